@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fault.c - what went wrong where, and who is to blame.
+ *
+ * A wait that lasts asks, in this order: did a peer publish a fault, was the group aborted, has a
+ * process ended, has the awaited peer closed its buffer, has the deadline passed. The first fault of a
+ * job is written into every peer's window, so that all ranks report the same cause. On expiry the chain
+ * of who waits for whom is followed to the rank that waits for nobody.
+ */
+
+#include <string.h>
+
+#include "buffer.h"
+#include "error.h"
+
+/* ---------------------------------------------------------------------------------------- records */
+
+/* Writes `fault` into this rank's slot of peer `to`; the first fault stays. */
+static void publish_to(const struct afd_buffer *buffer, uint32_t to, const struct afd_fault *fault)
+{
+    struct afd_control_fault *slot =
+        afd_control_fault_of(afd_buffer_control(buffer, to), buffer->group->config.rank);
+    uint64_t empty = AFD_FAULT_EMPTY;
+    if (!__atomic_compare_exchange_n(&slot->state, &empty, AFD_FAULT_CLAIMED, 0, __ATOMIC_ACQUIRE,
+                                     __ATOMIC_RELAXED))
+        return;
+    slot->fault = *fault;
+    __atomic_store_n(&slot->state, AFD_FAULT_READY, __ATOMIC_RELEASE); /* pairs with adopt() */
+}
+
+static void publish(const struct afd_buffer *buffer, const struct afd_fault *fault)
+{
+    for (uint32_t r = 0; r < buffer->group->config.world; r++)
+        if (r != buffer->group->config.rank && buffer->window[r].base != NULL)
+            publish_to(buffer, r, fault);
+}
+
+void afd_buffer_publish_abort(struct afd_buffer *buffer)
+{
+    struct afd_fault fault;
+    memset(&fault, 0, sizeof(fault));
+    fault.code = AFD_EABORTED;
+    fault.rank = fault.reporter = buffer->group->config.rank;
+    publish(buffer, &fault);
+}
+
+/* Takes over a fault that a peer published to this rank. 1 if there was one. */
+static int adopt(struct afd_buffer *buffer)
+{
+    struct afd_control *own = afd_buffer_control(buffer, buffer->group->config.rank);
+    for (uint32_t r = 0; r < buffer->group->config.world; r++) {
+        struct afd_control_fault *slot = afd_control_fault_of(own, r);
+        if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != AFD_FAULT_READY)
+            continue; /* pairs with publish_to() */
+        buffer->fault = slot->fault;
+        buffer->adopted = 1;
+        return 1;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------------------------------ blame */
+
+/* From the awaited peer along "waits for" to a rank that waits for nobody, or back to a rank seen. */
+static uint32_t culprit(const struct afd_buffer *buffer, uint32_t peer)
+{
+    uint32_t world = buffer->group->config.world;
+    uint32_t at = peer;
+    for (uint32_t hops = 0; hops < world; hops++) {
+        uint64_t waiting =
+            __atomic_load_n(&afd_buffer_control(buffer, at)->waiting, __ATOMIC_ACQUIRE);
+        uint32_t next = afd_waiting_peer(waiting);
+        if (waiting == 0 || next >= world || next == buffer->group->config.rank)
+            return at;
+        at = next;
+    }
+    return peer;
+}
+
+static int peer_closed(const struct afd_buffer *buffer, uint32_t peer)
+{
+    return peer < buffer->group->config.world &&
+           __atomic_load_n(&afd_buffer_control(buffer, peer)->life, __ATOMIC_ACQUIRE) ==
+               AFD_LIFE_CLOSED;
+}
+
+struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, uint64_t waited_us)
+{
+    struct afd_buffer *buffer = context;
+    uint32_t me = buffer->group->config.rank;
+    uint32_t world = buffer->group->config.world;
+    struct afd_verdict verdict = {0, wait->peer};
+    uint64_t epoch = afd_buffer_state(buffer, buffer->running_stage)->epoch + 1;
+    if (wait->peer < world)
+        __atomic_store_n(
+            &afd_buffer_control(buffer, me)->waiting,
+            afd_waiting_pack(buffer->running_phase, buffer->running_stage, wait->peer, epoch),
+            __ATOMIC_RELEASE);
+    if (adopt(buffer)) {
+        verdict.code = buffer->fault.code;
+        verdict.rank = buffer->fault.rank;
+        return verdict;
+    }
+    if (afd_group_is_aborted(buffer->group)) {
+        verdict.code = AFD_EABORTED;
+        verdict.rank = me;
+        return verdict;
+    }
+    verdict.rank = afd_group_dead_rank(buffer->group);
+    if (verdict.rank != UINT32_MAX && !peer_closed(buffer, verdict.rank)) {
+        verdict.code = AFD_EPEER;
+        return verdict;
+    }
+    verdict.rank = wait->peer;
+    if (peer_closed(buffer, wait->peer) || waited_us >= buffer->deadline_us)
+        verdict.code = AFD_EPEER;
+    if (verdict.code != 0 && wait->peer < world && !peer_closed(buffer, wait->peer))
+        verdict.rank = culprit(buffer, wait->peer);
+    return verdict;
+}
+
+/* -------------------------------------------------------------------------------------- sentences */
+
+const char *afd_phase_name(uint32_t phase)
+{
+    static const char *const names[] = {"none", "dispatch", "receive", "reply", "collect"};
+    return phase < sizeof(names) / sizeof(names[0]) ? names[phase] : "unknown";
+}
+
+static const char *word_name(uint32_t kind)
+{
+    static const char *const names[] = {
+        "nothing", "header",       "route table", "rows",   "row words", "reply header",
+        "replies", "reply words", "own blocks",  "state",
+    };
+    return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "unknown word";
+}
+
+static int say_peer(const struct afd_buffer *buffer, const struct afd_fault *f)
+{
+    const char *what = "did not come in time";
+    if (f->rank < buffer->group->config.world) {
+        int32_t pidfd = buffer->group->member[f->rank].pidfd;
+        if (peer_closed(buffer, f->rank))
+            what = "closed its buffer";
+        else if (pidfd >= 0 && afd_group_dead_rank(buffer->group) == f->rank)
+            what = "died";
+    }
+    return afd_error_set(f->code,
+                         "rank %u %s: rank %u waited for its %s in %s, stage %u, exchange %llu "
+                         "(deadline %llu ms)",
+                         f->rank, what, f->reporter, word_name(f->word), afd_phase_name(f->phase),
+                         f->stage, (unsigned long long)f->epoch,
+                         (unsigned long long)(buffer->deadline_us / 1000));
+}
+
+static int say_invalid(const struct afd_fault *f)
+{
+    if (f->word == AFD_WORD_HEADER)
+        return afd_error_set(f->code,
+                             "rank %u sent no weights in stage %u, exchange %llu, but FFN rank %u "
+                             "has weighted_reply set",
+                             f->rank, f->stage, (unsigned long long)f->epoch, f->reporter);
+    return afd_error_set(f->code, "%s on rank %u in %s, stage %u, exchange %llu",
+                         afd_error_text(f->code), f->rank, afd_phase_name(f->phase), f->stage,
+                         (unsigned long long)f->epoch);
+}
+
+static int say(const struct afd_buffer *buffer, const struct afd_fault *f)
+{
+    unsigned long long epoch = f->epoch;
+    unsigned long long expected = f->expected;
+    unsigned long long seen = f->seen;
+    switch (f->code) {
+    case AFD_EPEER:
+        return say_peer(buffer, f);
+    case AFD_EABORTED:
+        return afd_error_set(f->code, "rank %u aborted the group", f->rank);
+    case AFD_ECAPACITY:
+        return afd_error_set(f->code,
+                             "rank %u: %llu rows in stage %u, exchange %llu, but there is room for "
+                             "%llu",
+                             f->rank, seen, f->stage, epoch, expected);
+    case AFD_EROUTE:
+        return afd_error_set(f->code, "rank %u: token %llu, lane %llu has id %lld, stage %u, "
+                                      "exchange %llu",
+                             f->rank, expected >> 8, expected & 0xffu, (long long)f->seen, f->stage,
+                             epoch);
+    case AFD_EPROTO:
+        return afd_error_set(f->code,
+                             "rank %u sent a %s that cannot be: %llu where rank %u expected %llu, "
+                             "%s, stage %u, exchange %llu",
+                             f->rank, word_name(f->word), seen, f->reporter, expected,
+                             afd_phase_name(f->phase), f->stage, epoch);
+    case AFD_ESTATE:
+        return afd_error_set(f->code, "stage %u of rank %u is in state %llu, %s needs %llu",
+                             f->stage, f->reporter, seen, afd_phase_name(f->phase), expected);
+    default:
+        return say_invalid(f);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ fail */
+
+static void fill_from_trouble(struct afd_buffer *buffer)
+{
+    const struct afd_trouble *t = &buffer->inl.trouble;
+    struct afd_fault *f = &buffer->fault;
+    memset(f, 0, sizeof(*f));
+    f->code = t->code;
+    f->rank = t->rank;
+    f->reporter = buffer->group->config.rank;
+    f->phase = buffer->running_phase;
+    f->stage = buffer->running_stage;
+    f->block = t->block;
+    f->word = t->kind;
+    f->epoch = afd_buffer_state(buffer, buffer->running_stage)->epoch + 1;
+    f->expected = t->expected;
+    f->seen = t->seen;
+}
+
+int afd_buffer_fail(struct afd_buffer *buffer)
+{
+    if (!buffer->adopted)
+        fill_from_trouble(buffer);
+    buffer->failed = 1;
+    publish(buffer, &buffer->fault);
+    return say(buffer, &buffer->fault);
+}
+
+int afd_buffer_failed_again(const struct afd_buffer *buffer)
+{
+    return say(buffer, &buffer->fault);
+}
+
+int afd_buffer_fault(const struct afd_buffer *buffer, struct afd_fault *fault_out)
+{
+    if (buffer == NULL || fault_out == NULL)
+        return afd_error_set(AFD_EINVAL, "buffer or fault_out is NULL");
+    if (!buffer->failed)
+        return afd_error_set(AFD_ESTATE, "the buffer of rank %u has no fault",
+                             buffer->group->config.rank);
+    *fault_out = buffer->fault;
+    return 0;
+}

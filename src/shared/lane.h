@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * lane.h - who runs a step: one thread of one block, and what its executor gives it.
+ *
+ * A step is called by every thread of every block of a rank. On a CPU a block is one thread (or one
+ * fiber), so every collective below is a plain value there; on a GPU a block is a CUDA block and a
+ * collective must be called by all of its threads.
+ */
+#ifndef AFD_SHARED_LANE_H
+#define AFD_SHARED_LANE_H
+
+#include "shared/hd.h"
+
+/* What a thread waits for: enough to explain a hang. */
+struct afd_wait {
+    uint32_t kind; /* enum afd_word_kind */
+    uint32_t peer; /* world rank whose word this is; AFD_WAIT_OWN_BLOCKS: this step's own blocks */
+    uint64_t expected;
+};
+#define AFD_WAIT_OWN_BLOCKS 0xffffffffu
+
+/* A rank's first trouble in a step. `taken` is claimed by compare-and-swap; the winner fills the rest
+ * and then releases `ready`. */
+struct afd_trouble {
+    uint32_t taken;
+    uint32_t ready;
+    int32_t code;   /* AFD_E* */
+    uint32_t rank;  /* world rank at fault */
+    uint32_t kind;  /* enum afd_word_kind, 0 if no wait was involved */
+    uint32_t block;
+    uint64_t expected;
+    uint64_t seen;
+};
+
+struct afd_lane;
+
+/* The executor's side of a step. Host executors set `pause`; a device reads the two words. */
+struct afd_exec {
+    /* Called when a wait looked and was not satisfied, `round` times before. Returns nonzero to look
+     * again, 0 to leave the step (the trouble is then recorded). */
+    int32_t (*pause)(const struct afd_lane *lane, const struct afd_wait *wait, uint64_t seen,
+                     uint64_t round);
+    struct afd_trouble *trouble;
+    const uint32_t *abort_word; /* device: nonzero asks every wait to leave */
+    uint64_t deadline_ns;       /* device: longest wait */
+    void *owner;                /* host: the executor's own state */
+};
+
+struct afd_lane {
+    uint32_t block;
+    uint32_t blocks;
+    uint32_t thread;
+    uint32_t threads; /* of one block; 1 on a CPU, at most 1,024 */
+    struct afd_exec *exec;
+};
+
+/* ------------------------------------------------------------------------ collectives of a block */
+
+/* Orders all memory accesses of the block's threads before and after it, among themselves. */
+AFD_FN void afd_block_sync(struct afd_lane lane)
+{
+#if defined(__CUDA_ARCH__)
+    (void)lane;
+    __syncthreads();
+#else
+    (void)lane;
+#endif
+}
+
+/* Nonzero iff `value` is nonzero in every thread of the block; also an afd_block_sync(). */
+AFD_FN int32_t afd_block_all(struct afd_lane lane, int32_t value)
+{
+    (void)lane;
+#if defined(__CUDA_ARCH__)
+    return __syncthreads_and(value);
+#else
+    return value;
+#endif
+}
+
+/* Bitwise or of all threads' values; also an afd_block_sync(). */
+AFD_FN uint32_t afd_block_or(struct afd_lane lane, uint32_t value)
+{
+#if defined(__CUDA_ARCH__)
+    __shared__ uint32_t whole;
+    __syncthreads();
+    if (lane.thread == 0)
+        whole = 0;
+    __syncthreads();
+    value = __reduce_or_sync(0xffffffffu, value);
+    if ((lane.thread & 31u) == 0 && value != 0)
+        atomicOr(&whole, value);
+    __syncthreads();
+    return whole;
+#else
+    (void)lane;
+    return value;
+#endif
+}
+
+/* Sum of `value` over threads before this one; *total_out: over all. Also an afd_block_sync(). */
+AFD_FN uint32_t afd_block_scan(struct afd_lane lane, uint32_t value, uint32_t *total_out)
+{
+#if defined(__CUDA_ARCH__)
+    __shared__ uint32_t warp_sum[32];
+    uint32_t in_warp = lane.thread & 31u;
+    uint32_t warp = lane.thread >> 5;
+    uint32_t sum = value;
+    uint32_t before = 0;
+    uint32_t total = 0;
+    for (uint32_t step = 1; step < 32; step <<= 1) {
+        uint32_t other = __shfl_up_sync(0xffffffffu, sum, step);
+        sum += in_warp >= step ? other : 0;
+    }
+    __syncthreads();
+    if (in_warp == 31)
+        warp_sum[warp] = sum;
+    __syncthreads();
+    for (uint32_t w = 0; w < lane.threads >> 5; w++) {
+        before += w < warp ? warp_sum[w] : 0;
+        total += warp_sum[w];
+    }
+    *total_out = total;
+    return before + sum - value;
+#else
+    (void)lane;
+    *total_out = value;
+    return 0;
+#endif
+}
+
+/* Sum over the block; also an afd_block_sync(). */
+AFD_FN uint32_t afd_block_sum(struct afd_lane lane, uint32_t value)
+{
+    uint32_t total;
+    (void)afd_block_scan(lane, value, &total);
+    return total;
+}
+
+#define AFD_KEY_NONE 0xffffffffu
+
+/* Stable ranking: returns cursor[key] + the number of threads before this one with the same key, and
+ * advances the cursors past the block. AFD_KEY_NONE takes no place. `cursor` is private to the block
+ * and ordered by the afd_block_sync() this also is. A block's calls, in turn, rank a whole sequence:
+ * what would otherwise be a serial scan. */
+AFD_FN uint32_t afd_block_rank(struct afd_lane lane, uint32_t key, uint32_t *cursor)
+{
+#if defined(__CUDA_ARCH__)
+    uint32_t warp = lane.thread >> 5;
+    uint32_t same = __match_any_sync(0xffffffffu, key);
+    uint32_t leader = (uint32_t)__ffs((int)same) - 1u;
+    uint32_t below = (uint32_t)__popc(same & ((1u << (lane.thread & 31u)) - 1u));
+    uint32_t base = 0;
+    for (uint32_t w = 0; w < lane.threads >> 5; w++) {
+        __syncthreads();
+        if (w == warp && key != AFD_KEY_NONE && (lane.thread & 31u) == leader) {
+            base = cursor[key];
+            cursor[key] = base + (uint32_t)__popc(same);
+        }
+    }
+    __syncthreads();
+    return __shfl_sync(0xffffffffu, base, (int)leader) + below;
+#else
+    (void)lane;
+    return key == AFD_KEY_NONE ? 0 : cursor[key]++;
+#endif
+}
+
+/* Adds to a histogram bin that the threads of one block share. */
+AFD_FN void afd_block_count(struct afd_lane lane, uint32_t *bin, uint32_t add)
+{
+    (void)lane;
+#if defined(__CUDA_ARCH__)
+    atomicAdd(bin, add);
+#else
+    *bin += add;
+#endif
+}
+
+#endif
