@@ -107,8 +107,8 @@ all: $(OUT)/libafd.a $(OUT)/libafd.so $(OUT)/libafd.pc $(command) $(man_pages)
 	@:
 
 # Writes stdin to $@ only if that changes it, so that what depends on $@ is rebuilt only then.
-update = mkdir -p $(@D) && cat >$@.new && \
-    if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
+update = mkdir -p $(@D) && cat >$@.$$$$ && \
+    if cmp -s $@.$$$$ $@; then rm $@.$$$$; else mv $@.$$$$ $@; fi
 
 $(OUT)/flags: FORCE
 	@$(PKG_CONFIG) --exists libsodium || { echo "libsodium is missing: make deps" >&2; exit 1; }

@@ -142,8 +142,9 @@ int afd_agree_roles(const struct afd_group *group)
         const uint32_t *other = all + (size_t)r * 2 * world;
         for (uint32_t i = 0; rc == 0 && i < 2 * world; i++)
             if (other[i] != all[i])
-                rc = afd_error_set(AFD_EMISMATCH, "%s of rank %u differs: %u says rank 0, %u says "
-                                                  "rank %u",
+                rc = afd_error_set(AFD_EMISMATCH,
+                                   "%s of rank %u differs: %u says rank 0, %u says "
+                                   "rank %u",
                                    i < world ? "role" : "domain", i % world, all[i], other[i], r);
     }
 out:
@@ -156,9 +157,10 @@ out:
 
 /* The WIRE fields of a buffer, in the order of the values below. */
 static const char *const wire_names[] = {
-    "capacity",     "hidden",       "experts", "topk",    "payload",  "payload_bytes",
-    "scale_bytes",  "reply",        "receive", "protocol", "stages",  "words_tokens",
-    "first_epoch",  "placement (hash)",
+    "capacity",    "hidden",           "experts",     "topk",
+    "payload",     "payload_bytes",    "scale_bytes", "reply",
+    "receive",     "protocol",         "stages",      "words_tokens",
+    "first_epoch", "placement (hash)",
 };
 #define WIRE_COUNT (sizeof(wire_names) / sizeof(wire_names[0]))
 
@@ -185,20 +187,13 @@ static void wire_fill(const struct afd_group *group, const struct afd_buffer_con
                       struct wire_row *row)
 {
     const uint64_t values[WIRE_COUNT] = {
-        c->capacity,
-        c->hidden,
-        c->experts,
-        c->topk,
-        c->payload,
-        c->payload_bytes,
-        c->scale_bytes,
-        c->reply,
-        c->receive,
-        c->protocol == AFD_PROTOCOL_AUTO ? AFD_PROTOCOL_DIRECT : c->protocol,
-        c->stages,
-        c->words_tokens,
-        c->first_epoch,
-        placement_hash(group, c),
+        c->capacity,    c->hidden,
+        c->experts,     c->topk,
+        c->payload,     c->payload_bytes,
+        c->scale_bytes, c->reply,
+        c->receive,     c->protocol == AFD_PROTOCOL_AUTO ? AFD_PROTOCOL_DIRECT : c->protocol,
+        c->stages,      c->words_tokens,
+        c->first_epoch, placement_hash(group, c),
     };
     memcpy(row->value, values, sizeof(values));
 }

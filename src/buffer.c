@@ -61,11 +61,16 @@ static void add_window_regions(struct afd_memory *memory, const struct afd_plan 
         const char *name;
         struct afd_region region;
     } regions[] = {
-        {"headers", s->headers},       {"credits", s->credits},
-        {"routes", s->routes},         {"weights", s->weights},
-        {"inbox", s->inbox},           {"words inbox", s->words},
-        {"reply headers", s->reply_headers}, {"reply credits", s->reply_credits},
-        {"reply inbox", s->reply_inbox},     {"reply words", s->reply_words},
+        {"headers", s->headers},
+        {"credits", s->credits},
+        {"routes", s->routes},
+        {"weights", s->weights},
+        {"inbox", s->inbox},
+        {"words inbox", s->words},
+        {"reply headers", s->reply_headers},
+        {"reply credits", s->reply_credits},
+        {"reply inbox", s->reply_inbox},
+        {"reply words", s->reply_words},
     };
     uint64_t placed = layout->control_bytes;
     add_region(memory, "control", layout->control_bytes, 1);
@@ -221,7 +226,8 @@ static int open_peers(struct afd_buffer *buffer, const struct afd_window_ticket 
         control = afd_buffer_control(buffer, r);
         if (control->magic != AFD_CONTROL_MAGIC || control->nonce != tickets[r].nonce ||
             control->rank != r)
-            return afd_error_set(AFD_EPEER, "what was opened as the window of rank %u is not it", r);
+            return afd_error_set(AFD_EPEER, "what was opened as the window of rank %u is not it",
+                                 r);
     }
     return 0;
 }
@@ -270,8 +276,8 @@ static void release(struct afd_buffer *buffer)
 /* What this rank can check and take without the others. */
 static int prepare(struct afd_buffer *buffer, const struct afd_buffer_config *config)
 {
-    int rc = afd_plan_make(&buffer->group->config, config, buffer->group->config.rank,
-                           &buffer->plan);
+    int rc =
+        afd_plan_make(&buffer->group->config, config, buffer->group->config.rank, &buffer->plan);
     if (rc != 0)
         return rc;
     buffer->config = *config;

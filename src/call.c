@@ -19,7 +19,8 @@ static const char *why_not(uint32_t phase)
     }
 }
 
-static int check_call(const struct afd_buffer *buffer, uint32_t stage, uint32_t phase, uint32_t open)
+static int check_call(const struct afd_buffer *buffer, uint32_t stage, uint32_t phase,
+                      uint32_t open)
 {
     const char *verb = afd_phase_name(phase);
     uint32_t rank = buffer->group->config.rank;
@@ -83,8 +84,8 @@ int afd_call_check_array(const char *name, const void *array, uint64_t alignment
         return afd_error_set(AFD_EINVAL, "%s is NULL, but there are %llu rows", name,
                              (unsigned long long)count);
     if (((uintptr_t)array & (alignment - 1)) != 0)
-        return afd_error_set(AFD_EINVAL, "%s is at %p, which is not a multiple of %llu", name, array,
-                             (unsigned long long)alignment);
+        return afd_error_set(AFD_EINVAL, "%s is at %p, which is not a multiple of %llu", name,
+                             array, (unsigned long long)alignment);
     return 0;
 }
 

@@ -55,10 +55,13 @@ static int check_tokens(const struct afd_buffer *buffer, const struct afd_tokens
         return afd_error_set(AFD_EINVAL, "id_type is %u; it must be 0 (int64) or 1 (int32)",
                              tokens->id_type);
     rc = afd_call_check_array("x", tokens->x, 1, count);
-    rc = rc ? rc : afd_call_check_array("ids", tokens->ids, tokens->id_type == AFD_IDS_INT64 ? 8 : 4, count);
+    rc = rc ? rc
+            : afd_call_check_array("ids", tokens->ids, tokens->id_type == AFD_IDS_INT64 ? 8 : 4,
+                                   count);
     rc = rc ? rc : afd_call_check_array("weights", tokens->weights, 4, 0);
     rc = rc ? rc : afd_call_check_stride("x_stride", tokens->x_stride, shape->payload_bytes);
-    rc = rc ? rc : afd_call_check_stride("scales_stride", tokens->scales_stride, shape->scale_bytes);
+    rc =
+        rc ? rc : afd_call_check_stride("scales_stride", tokens->scales_stride, shape->scale_bytes);
     if (rc == 0 && shape->scale_bytes != 0)
         rc = afd_call_check_array("scales", tokens->scales, 1, count);
     if (rc == 0 && shape->scale_bytes == 0 && tokens->scales != NULL)
@@ -72,8 +75,8 @@ static int wants_words(const struct afd_buffer *buffer, uint32_t variant, uint32
     return variant == AFD_VARIANT_WORDS && tokens <= buffer->plan.shape.words_tokens;
 }
 
-static void fill_dispatch(struct afd_buffer *buffer, uint32_t stage, const struct afd_tokens *tokens,
-                          struct afd_dispatch_args *args)
+static void fill_dispatch(struct afd_buffer *buffer, uint32_t stage,
+                          const struct afd_tokens *tokens, struct afd_dispatch_args *args)
 {
     const struct afd_shape *shape = &buffer->plan.shape;
     memset(args, 0, sizeof(*args));
@@ -157,8 +160,9 @@ static int check_view(const struct afd_buffer *buffer, uint32_t stage,
     if (output->bias[0] != NULL || output->bias[1] != NULL)
         return afd_error_set(AFD_EINVAL, "a view cannot add bias rows; collect a copy");
     if (buffer->stage[stage].reply_words)
-        return afd_error_set(AFD_ESTATE, "a view needs reply rows, but the dispatch of stage %u asked "
-                                         "for reply words",
+        return afd_error_set(AFD_ESTATE,
+                             "a view needs reply rows, but the dispatch of stage %u asked "
+                             "for reply words",
                              stage);
     return 0;
 }
@@ -169,8 +173,9 @@ static int check_output(const struct afd_buffer *buffer, uint32_t stage,
     uint32_t tokens = buffer->stage[stage].tokens;
     int rc = 0;
     if (output == NULL || output->size != sizeof(*output))
-        return afd_error_set(AFD_EINVAL, "output is NULL or has size %u instead of %zu; call "
-                                         "afd_output_init() first",
+        return afd_error_set(AFD_EINVAL,
+                             "output is NULL or has size %u instead of %zu; call "
+                             "afd_output_init() first",
                              output == NULL ? 0 : output->size, sizeof(*output));
     if (output->view > 1)
         return afd_error_set(AFD_EINVAL, "view is %u; it must be 0 or 1", output->view);
@@ -228,8 +233,8 @@ static int collect(struct afd_buffer *buffer, uint32_t stage, struct afd_output 
     buffer->stage[stage].open = 0;
     output->count = *args.count;
     if (output->view) {
-        output->rows = afd_region_at(args.window, args.layout, args.layout->stage.reply_inbox, stage,
-                                     0);
+        output->rows =
+            afd_region_at(args.window, args.layout, args.layout->stage.reply_inbox, stage, 0);
         output->rows_stride = args.layout->stage.reply_inbox.stride;
     }
     return 0;

@@ -22,8 +22,9 @@ static void step_receive(struct afd_lane lane, const void *args)
 static int check_batch(const struct afd_buffer *buffer, const struct afd_batch *batch)
 {
     if (batch == NULL || batch->size != sizeof(*batch))
-        return afd_error_set(AFD_EINVAL, "batch is NULL or has size %u instead of %zu; call "
-                                         "afd_batch_init() first",
+        return afd_error_set(AFD_EINVAL,
+                             "batch is NULL or has size %u instead of %zu; call "
+                             "afd_batch_init() first",
                              batch == NULL ? 0 : batch->size, sizeof(*batch));
     if (batch->rows != NULL && buffer->config.receive == AFD_RECEIVE_INDEXED)
         return afd_error_set(AFD_EINVAL, "rows are given, but an indexed receive copies none");
@@ -179,9 +180,10 @@ static int check_rows(const struct afd_buffer *buffer, uint32_t stage, const voi
         rc = afd_error_set(AFD_EINVAL, "rows_stride is %llu bytes, which is odd",
                            (unsigned long long)stride);
     if (rc == 0 && begin < (uintptr_t)own->base + own->bytes && end > (uintptr_t)own->base)
-        rc = afd_error_set(AFD_EINVAL, "rows at %p lie inside the inbox of this rank, which sources "
-                                       "may overwrite once they hear the reply; use memory of your "
-                                       "own",
+        rc = afd_error_set(AFD_EINVAL,
+                           "rows at %p lie inside the inbox of this rank, which sources "
+                           "may overwrite once they hear the reply; use memory of your "
+                           "own",
                            rows);
     return rc;
 }

@@ -130,8 +130,8 @@ const char *afd_phase_name(uint32_t phase)
 static const char *word_name(uint32_t kind)
 {
     static const char *const names[] = {
-        "nothing", "header",       "route table", "rows",   "row words", "reply header",
-        "replies", "reply words", "own blocks",  "state",
+        "nothing",      "header",  "route table", "rows",       "row words",
+        "reply header", "replies", "reply words", "own blocks", "state",
     };
     return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "unknown word";
 }
@@ -182,8 +182,9 @@ static int say(const struct afd_buffer *buffer, const struct afd_fault *f)
                              "%llu",
                              f->rank, seen, f->stage, epoch, expected);
     case AFD_EROUTE:
-        return afd_error_set(f->code, "rank %u: token %llu, lane %llu has id %lld, stage %u, "
-                                      "exchange %llu",
+        return afd_error_set(f->code,
+                             "rank %u: token %llu, lane %llu has id %lld, stage %u, "
+                             "exchange %llu",
                              f->rank, expected >> 8, expected & 0xffu, (long long)f->seen, f->stage,
                              epoch);
     case AFD_EPROTO:

@@ -213,7 +213,8 @@ int afd_group_add_buffer(struct afd_group *group, struct afd_buffer *buffer)
         group->buffer_count++;
         return 0;
     }
-    return afd_error_set(AFD_ESTATE, "rank %u has %u open buffers in one group, the most there can be",
+    return afd_error_set(AFD_ESTATE,
+                         "rank %u has %u open buffers in one group, the most there can be",
                          group->config.rank, AFD_GROUP_BUFFERS_MAX);
 }
 

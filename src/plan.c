@@ -36,8 +36,9 @@ static int check_roles(const struct afd_group_config *group)
         else if (group->roles[r] == AFD_ROLE_FFN)
             ffn_ranks++;
         else
-            return afd_error_set(AFD_EINVAL, "role of rank %u is %u; roles are 1 (attention) and 2 (ffn)",
-                                 r, group->roles[r]);
+            return afd_error_set(AFD_EINVAL,
+                                 "role of rank %u is %u; roles are 1 (attention) and 2 (ffn)", r,
+                                 group->roles[r]);
     }
     if (sources == 0 || ffn_ranks == 0)
         return afd_error_set(AFD_EINVAL,
@@ -56,7 +57,8 @@ int afd_plan_check_group(const struct afd_group_config *group)
                              "call afd_group_config_init() first",
                              group->size, sizeof(*group));
     if (group->world < 2 || group->world > WORLD_MAX)
-        return afd_error_set(AFD_EINVAL, "world is %u; it must be 2 .. %u", group->world, WORLD_MAX);
+        return afd_error_set(AFD_EINVAL, "world is %u; it must be 2 .. %u", group->world,
+                             WORLD_MAX);
     if (group->rank >= group->world)
         return afd_error_set(AFD_EINVAL, "rank is %u, but the world has %u ranks", group->rank,
                              group->world);
@@ -174,8 +176,7 @@ static void fill_shape(const struct afd_group_config *group, const struct afd_bu
 {
     struct afd_shape *shape = &plan->shape;
     for (uint32_t r = 0; r < group->world; r++) {
-        uint32_t *count =
-            group->roles[r] == AFD_ROLE_FFN ? &shape->ffn_ranks : &shape->sources;
+        uint32_t *count = group->roles[r] == AFD_ROLE_FFN ? &shape->ffn_ranks : &shape->sources;
         if (r == rank)
             plan->index = *count;
         *count += 1;
@@ -282,8 +283,7 @@ static void place_private(struct afd_plan *plan, int expanded)
 static uint64_t most_rows(const struct afd_plan *plan, uint32_t alignment)
 {
     const struct afd_shape *s = &plan->shape;
-    uint64_t pairs =
-        (uint64_t)s->sources * s->capacity * afd_min_u32(s->topk, plan->local_experts);
+    uint64_t pairs = (uint64_t)s->sources * s->capacity * afd_min_u32(s->topk, plan->local_experts);
     uint64_t padded = afd_min_u64(pairs, plan->local_experts) * (alignment - 1ull);
     return pairs + padded;
 }
@@ -304,8 +304,7 @@ static int plan_batch(const struct afd_buffer_config *c, struct afd_plan *plan)
         plan->scale_item_bytes = c->payload == AFD_PAYLOAD_FP8 ? 4 : 1;
         plan->scales_row_stride = plan->scale_item_bytes;
         /* a multiple of 16 bytes between groups, so that a bulk copy can load a column */
-        plan->scales_group_stride =
-            afd_round_up(plan->batch_rows * plan->scale_item_bytes, 16);
+        plan->scales_group_stride = afd_round_up(plan->batch_rows * plan->scale_item_bytes, 16);
     }
     return 0;
 }
@@ -319,7 +318,8 @@ int afd_plan_make(const struct afd_group_config *group, const struct afd_buffer_
     if (rc == 0 && config == NULL)
         rc = afd_error_set(AFD_EINVAL, "the buffer configuration is NULL");
     if (rc == 0 && rank >= group->world)
-        rc = afd_error_set(AFD_EINVAL, "rank is %u, but the world has %u ranks", rank, group->world);
+        rc =
+            afd_error_set(AFD_EINVAL, "rank is %u, but the world has %u ranks", rank, group->world);
     rc = rc ? rc : check_domains(group);
     rc = rc ? rc : check_numbers(config);
     rc = rc ? rc : check_combinations(config);
@@ -327,8 +327,8 @@ int afd_plan_make(const struct afd_group_config *group, const struct afd_buffer_
         return rc;
     memset(&plan, 0, sizeof(plan));
     fill_shape(group, config, rank, &plan);
-    rc = count_experts(config, plan.shape.ffn_ranks,
-                       plan.role == AFD_ROLE_FFN ? plan.index : 0, &plan.local_experts);
+    rc = count_experts(config, plan.shape.ffn_ranks, plan.role == AFD_ROLE_FFN ? plan.index : 0,
+                       &plan.local_experts);
     if (rc == 0 && plan.role == AFD_ROLE_FFN)
         rc = plan_batch(config, &plan);
     if (rc != 0)

@@ -30,8 +30,8 @@ enum afd_private {
     AFD_PRIVATE_ROWS,        /* FFN, expanded: [batch rows] payloads */
     AFD_PRIVATE_SCALES,      /* FFN, expanded: [batch rows] scales */
     /* one for all stages: a rank runs one step at a time on a buffer */
-    AFD_PRIVATE_TERMS,        /* pointers [blocks][k + 2] */
-    AFD_PRIVATE_TERM_WEIGHTS, /* FFN: f32 [blocks][k] */
+    AFD_PRIVATE_TERMS,         /* pointers [blocks][k + 2] */
+    AFD_PRIVATE_TERM_WEIGHTS,  /* FFN: f32 [blocks][k] */
     AFD_PRIVATE_REPLY_HEADERS, /* Attention: [blocks][F] */
     AFD_PRIVATE_SENT,          /* Attention: u32 [blocks][F] */
     AFD_PRIVATE_META,          /* FFN: struct afd_source_meta [blocks][N] */
@@ -56,7 +56,7 @@ struct afd_plan {
     uint64_t scales_row_stride;
     uint64_t scales_group_stride;
     uint32_t scale_item_bytes;
-    uint64_t private_offset[AFD_PRIVATE_COUNT_OF_KINDS]; /* of stage 0 */
+    uint64_t private_offset[AFD_PRIVATE_COUNT_OF_KINDS];   /* of stage 0 */
     uint64_t private_bytes_of[AFD_PRIVATE_COUNT_OF_KINDS]; /* one stage */
     uint64_t private_stage_stride;
     uint64_t private_bytes;
@@ -70,6 +70,7 @@ int afd_plan_make(const struct afd_group_config *group, const struct afd_buffer_
 int afd_plan_check_group(const struct afd_group_config *group);
 
 /* FFN index of expert e under this configuration. */
-uint32_t afd_plan_expert_ffn(const struct afd_buffer_config *config, uint32_t ffn_ranks, uint32_t e);
+uint32_t afd_plan_expert_ffn(const struct afd_buffer_config *config, uint32_t ffn_ranks,
+                             uint32_t e);
 
 #endif

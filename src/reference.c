@@ -59,8 +59,8 @@ static uint32_t nearest_even(double value)
 /*
  * The nearest BF16: counts the magnitude in units of the last place, 2^(exponent - 8) for a
  * magnitude in [1/2, 1) x 2^exponent and never less than 2^-133. Under unit 2^-133 the count is the
- * code; each larger unit adds 128, and a count of 256 is the first code of the next unit. Beyond the
- * largest finite value that is 0x7F80, infinity.
+ * code; each larger unit adds 128, and a count of 256 is the first code of the next unit, after the
+ * largest finite value 0x7F80, infinity.
  */
 static uint16_t bf16_nearest(float value)
 {

@@ -27,11 +27,8 @@ now_ms() {
 
 # Sum of the numbers of all "[  PASSED  ] 3 test(s)" lines (or FAILED, SKIPPED) of the output.
 summary_sum() {
-    local sum=0 n
-    for n in $(grep -a -o "\[  $1 *\] [0-9]* test(s)" "$output" | grep -o '[0-9][0-9]*'); do
-        sum=$((sum + n))
-    done
-    echo "$sum"
+    grep -a -o "\[  $1 *\] [0-9]* test(s)" "$output" |
+        awk '{ sum += $(NF - 1) } END { print sum + 0 }'
 }
 
 lines_with() {

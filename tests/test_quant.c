@@ -348,8 +348,11 @@ static void assert_group(const uint16_t *x, uint32_t n)
     back[n] = 12345.0f;
     scale = afd_fp8_quantize_group(x, n, q);
     afd_fp8_dequantize_group(q, n, scale, back);
-    for (uint32_t i = 0; i < n; i++)
-        amax = fmax(amax, fabs((double)afd_bf16_to_f32(x[i]))); /* fmax() ignores NaN */
+    for (uint32_t i = 0; i < n; i++) {
+        double magnitude = fabs((double)afd_bf16_to_f32(x[i]));
+
+        amax = magnitude > amax ? magnitude : amax; /* never true of NaN */
+    }
     assert_int_equal(scale, afd_fp8_scale_byte((float)amax));
     for (uint32_t i = 0; i < n; i++) {
         double value = (double)afd_bf16_to_f32(x[i]);

@@ -11,11 +11,11 @@ read -ra c_flags <<<"${C_FLAGS:?run make check-headers}"
 read -ra nvcc_flags <<<"${NVCC_FLAGS:-}"
 export scratch CC=${CC:-gcc} CXX=${CXX:-g++} NVCC=${NVCC:-}
 
+# C++ has no strict prototypes, and there -Wshadow dislikes a function with the name of a struct (as stat).
 cxx_flags=(-std=c++17)
 for flag in "${c_flags[@]}"; do
     case $flag in
-    -std=*) ;;
-    -Wstrict-prototypes) ;;
+    -std=* | -Wstrict-prototypes | -Wshadow) ;;
     *) cxx_flags+=("$flag") ;;
     esac
 done
@@ -28,7 +28,7 @@ check() {
     echo "#include \"$header\"" >"$source"
     if ! text=$("$@" "$source" 2>&1) || grep -q 'warning:' <<<"$text"; then
         echo "$header does not stand alone as $language:"
-        sed 's/^/    /' <<<"$text"
+        echo "$text"
         return 1
     fi
 }

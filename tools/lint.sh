@@ -33,13 +33,13 @@ part() {
 
 # The flags that clang knows; gcc's own warnings are the compiler's business.
 read -ra flags <<<"${LINT_FLAGS:?run make lint}"
+tidy_one() {
+    read -ra tidy_flags <<<"$LINT_FLAGS"
+    clang-tidy --quiet --warnings-as-errors='*' "$1" -- "${tidy_flags[@]}" 2>/dev/null
+}
+export -f tidy_one
 tidy_all() {
-    printf '%s\0' "${sources[@]}" |
-        xargs -0 -n 2 -P "$(nproc)" sh -c '
-            flags=$1; shift
-            # shellcheck disable=SC2086
-            clang-tidy --quiet --warnings-as-errors="*" "$@" -- $flags 2>/dev/null' \
-            tidy "${flags[*]}"
+    printf '%s\0' "${sources[@]}" | xargs -0 -I{} -P "$(nproc)" bash -c 'tidy_one {}'
 }
 cppcheck_all() {
     local defines=()

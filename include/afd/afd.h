@@ -115,15 +115,15 @@ struct afd_bootstrap_callbacks {
 };
 
 struct afd_group_config {
-    uint32_t size;          /* sizeof(struct afd_group_config), set by afd_group_config_init() */
-    uint32_t rank;          /* 0 .. world-1 */
-    uint32_t world;         /* number of ranks, 2 .. 1024 */
-    const uint8_t *roles;   /* [world] enum afd_role of every rank, any order; copied */
+    uint32_t size;           /* sizeof(struct afd_group_config), set by afd_group_config_init() */
+    uint32_t rank;           /* 0 .. world-1 */
+    uint32_t world;          /* number of ranks, 2 .. 1024 */
+    const uint8_t *roles;    /* [world] enum afd_role of every rank, any order; copied */
     const uint32_t *domains; /* [world] domain number of every rank; NULL: all in one; copied */
-    uint32_t bootstrap;     /* enum afd_bootstrap_kind */
-    uint32_t backend;       /* enum afd_backend */
-    int32_t device;         /* CUDA device index; ignored by the inline backend */
-    struct afd_hub *hub;    /* for AFD_BOOTSTRAP_HUB */
+    uint32_t bootstrap;      /* enum afd_bootstrap_kind */
+    uint32_t backend;        /* enum afd_backend */
+    int32_t device;          /* CUDA device index; ignored by the inline backend */
+    struct afd_hub *hub;     /* for AFD_BOOTSTRAP_HUB */
     struct afd_bootstrap_callbacks callbacks; /* for AFD_BOOTSTRAP_CALLBACKS */
     const char *rendezvous; /* for AFD_BOOTSTRAP_TCP: "host:port" or "[v6]:port"; copied */
     const char *key;        /* job key of the TCP bootstrap; NULL: AFD_KEY, or none */
@@ -131,7 +131,7 @@ struct afd_group_config {
                                and closed), or -1: bind the rendezvous address */
     uint32_t reserved;      /* 0 */
     uint64_t bootstrap_timeout_us; /* how long create functions wait for peers */
-    uint64_t deadline_us;   /* default deadline of a wait in an exchange, 1 ms .. 1 h */
+    uint64_t deadline_us;          /* default deadline of a wait in an exchange, 1 ms .. 1 h */
 };
 
 /* Fills defaults: inline backend, TCP bootstrap, one domain, 30 s bootstrap, 10 s deadline. */
@@ -212,18 +212,18 @@ struct afd_buffer_config {
     uint32_t alignment;     /* LOCAL expert groups start at multiples of this many rows, >= 1 */
     uint32_t scale_layout;  /* LOCAL enum afd_scale_layout of the batch */
     uint32_t zero_padding;  /* LOCAL 1: padding rows of a batch are zeroed; 0: unspecified bytes */
-    uint32_t weighted_reply; /* LOCAL (FFN) 1: afd_reply multiplies each row by its weight */
-    uint32_t blocks;        /* LOCAL blocks of a step, 0: chosen by the backend, at most 256 */
-    uint32_t variant;       /* LOCAL enum afd_variant: how this rank's rows travel */
-    uint32_t reply_variant; /* LOCAL (Attention) enum afd_variant: how it wants its replies */
+    uint32_t weighted_reply;   /* LOCAL (FFN) 1: afd_reply multiplies each row by its weight */
+    uint32_t blocks;           /* LOCAL blocks of a step, 0: chosen by the backend, at most 256 */
+    uint32_t variant;          /* LOCAL enum afd_variant: how this rank's rows travel */
+    uint32_t reply_variant;    /* LOCAL (Attention) enum afd_variant: how it wants its replies */
     const uint32_t *placement; /* WIRE [experts] FFN index (0 .. F-1) of every expert, or NULL: as
                                   even as possible, contiguous, the first experts % F ranks one
                                   more; copied */
-    uint64_t batch_rows;    /* LOCAL (FFN) rows of the library's own batch memory per stage;
+    uint64_t batch_rows;       /* LOCAL (FFN) rows of the library's own batch memory per stage;
                                0: the most any exchange can need. Too few is AFD_ECAPACITY at the
                                exchange that needs more, with both numbers. */
-    uint64_t deadline_us;   /* LOCAL 0: the group's */
-    uint64_t first_epoch;   /* WIRE  epoch of the first exchange, 1 .. 2^62; tests start near wraps */
+    uint64_t deadline_us;      /* LOCAL 0: the group's */
+    uint64_t first_epoch; /* WIRE  epoch of the first exchange, 1 .. 2^62; tests start near wraps */
 };
 
 /* Fills defaults: topk 8, BF16, expanded, direct, 1 stage, alignment 1, unweighted, words_tokens 0
@@ -233,8 +233,8 @@ AFD_API void afd_buffer_config_init(struct afd_buffer_config *config);
 /* What a buffer needs, before anything is allocated. Bytes of one rank. */
 #define AFD_MEMORY_REGIONS_MAX 16u
 struct afd_memory_region {
-    const char *name;  /* "words", "headers", "inbox", ...: static strings */
-    uint64_t bytes;    /* over all stages */
+    const char *name;    /* "words", "headers", "inbox", ...: static strings */
+    uint64_t bytes;      /* over all stages */
     uint32_t registered; /* 1: part of the window that peers write; 0: private */
     uint32_t reserved;
 };
@@ -268,15 +268,15 @@ AFD_API AFD_CHECK int afd_buffer_set_variant(struct afd_buffer *buffer, uint32_t
 
 /* What this rank is in this buffer. */
 struct afd_buffer_info {
-    uint32_t role;          /* enum afd_role */
-    uint32_t index;         /* source index s or FFN index f of this rank */
-    uint32_t sources;       /* N */
-    uint32_t ffn_ranks;     /* F */
-    uint32_t local_experts; /* experts of this FFN rank (0 on Attention ranks) */
-    uint32_t protocol;      /* enum afd_protocol, never auto */
-    uint32_t payload_bytes; /* bytes of a row's payload */
-    uint32_t scale_bytes;   /* bytes of a row's scales */
-    uint64_t reply_stride;  /* bytes from row to row of a collect view */
+    uint32_t role;              /* enum afd_role */
+    uint32_t index;             /* source index s or FFN index f of this rank */
+    uint32_t sources;           /* N */
+    uint32_t ffn_ranks;         /* F */
+    uint32_t local_experts;     /* experts of this FFN rank (0 on Attention ranks) */
+    uint32_t protocol;          /* enum afd_protocol, never auto */
+    uint32_t payload_bytes;     /* bytes of a row's payload */
+    uint32_t scale_bytes;       /* bytes of a row's scales */
+    uint64_t reply_stride;      /* bytes from row to row of a collect view */
     const uint32_t *expert_ids; /* [local_experts] global ids, ascending; NULL on Attention ranks */
 };
 AFD_API AFD_CHECK int afd_buffer_info(const struct afd_buffer *buffer,
@@ -292,16 +292,16 @@ enum afd_id_type {
 /* An Attention rank's tokens. Arrays belong to the caller and must stay valid and unchanged until
  * afd_dispatch() returns (inline) or the stream passed it (cuda). */
 struct afd_tokens {
-    uint32_t count;         /* T, 0 .. capacity */
-    uint32_t id_type;       /* enum afd_id_type */
+    uint32_t count;               /* T, 0 .. capacity */
+    uint32_t id_type;             /* enum afd_id_type */
     const uint32_t *device_count; /* NULL, or where T is read when the step runs; `count` is then
                                its bound and picks the variant, the value found is what is sent */
-    const void *x;          /* [T] rows of payload_bytes, x_stride apart; any alignment */
-    uint64_t x_stride;      /* bytes; 0: payload_bytes */
-    const void *scales;     /* [T] rows of scale_bytes; NULL iff the payload has no scales */
-    uint64_t scales_stride; /* bytes; 0: scale_bytes */
-    const void *ids;        /* [T][topk] expert ids; -1: no route; no id twice in a row */
-    const float *weights;   /* [T][topk] or NULL */
+    const void *x;                /* [T] rows of payload_bytes, x_stride apart; any alignment */
+    uint64_t x_stride;            /* bytes; 0: payload_bytes */
+    const void *scales;           /* [T] rows of scale_bytes; NULL iff the payload has no scales */
+    uint64_t scales_stride;       /* bytes; 0: scale_bytes */
+    const void *ids;              /* [T][topk] expert ids; -1: no route; no id twice in a row */
+    const float *weights;         /* [T][topk] or NULL */
 };
 
 /* Attention: sends the tokens of one exchange on `stage`. Waits for nothing. Routes are checked
@@ -314,25 +314,25 @@ AFD_API AFD_CHECK int afd_dispatch(struct afd_buffer *buffer, uint32_t stage,
  * same stage returns. Row r of expert e: offsets[e] <= r < offsets[e] + counts[e], ordered by source,
  * then token. Rows between offsets[e] + counts[e] and offsets[e+1] are padding. */
 struct afd_batch {
-    uint32_t size;          /* in: sizeof(struct afd_batch) */
-    uint32_t tokens_hint;   /* in: expected tokens per source, sizes a GPU launch; 0: unknown */
-    void *rows;             /* in: NULL (library memory) or the caller's [rows_capacity] rows of
+    uint32_t size;           /* in: sizeof(struct afd_batch) */
+    uint32_t tokens_hint;    /* in: expected tokens per source, sizes a GPU launch; 0: unknown */
+    void *rows;              /* in: NULL (library memory) or the caller's [rows_capacity] rows of
                                payload_bytes, rows_stride apart; out: expanded rows; indexed: NULL */
-    uint64_t rows_stride;   /* in for the caller's memory (0: payload_bytes); out: bytes */
-    uint64_t rows_capacity; /* in for the caller's memory: rows it holds */
+    uint64_t rows_stride;    /* in for the caller's memory (0: payload_bytes); out: bytes */
+    uint64_t rows_capacity;  /* in for the caller's memory: rows it holds */
     const uint32_t *counts;  /* out [local_experts] rows of each expert, without padding */
     const uint32_t *offsets; /* out [local_experts + 1] first row of each expert; last: row_count */
-    const void *scales;     /* out: expanded scales, or NULL; indexed: scales lie behind the payload */
+    const void *scales; /* out: expanded scales, or NULL; indexed: scales lie behind the payload */
     uint64_t scales_row_stride;   /* out: bytes between rows of one group of scales */
     uint64_t scales_group_stride; /* out: bytes between scale g and g + 1 of one row */
-    const float *weights;   /* out [row_count] weight of each row, NULL if no source sent weights */
-    const uint32_t *slots;  /* out [row_count] source * capacity + token of each row;
+    const float *weights;  /* out [row_count] weight of each row, NULL if no source sent weights */
+    const uint32_t *slots; /* out [row_count] source * capacity + token of each row;
                                AFD_SLOT_NONE in padding */
-    const void *inbox;      /* out, indexed: row r is at inbox + slots[r] * inbox_stride */
-    uint64_t inbox_stride;  /* out, bytes */
-    uint64_t inbox_scales_offset; /* out, bytes from a row's start to its scales */
-    uint64_t row_count;     /* out: rows with padding = offsets[local_experts] */
-    uint64_t token_count;   /* out: distinct (source, token) pairs received */
+    const void *inbox;     /* out, indexed: row r is at inbox + slots[r] * inbox_stride */
+    uint64_t inbox_stride; /* out, bytes */
+    uint64_t inbox_scales_offset;  /* out, bytes from a row's start to its scales */
+    uint64_t row_count;            /* out: rows with padding = offsets[local_experts] */
+    uint64_t token_count;          /* out: distinct (source, token) pairs received */
     const uint64_t *expert_totals; /* out [local_experts] rows per expert over all exchanges of the
                                buffer, cumulative */
 };
@@ -341,8 +341,8 @@ struct afd_batch {
 AFD_API void afd_batch_init(struct afd_batch *batch);
 
 /* FFN: waits for every source's rows of this exchange (also of sources with T = 0). */
-AFD_API AFD_CHECK int afd_receive(struct afd_buffer *buffer, uint32_t stage, struct afd_batch *batch,
-                                  void *stream);
+AFD_API AFD_CHECK int afd_receive(struct afd_buffer *buffer, uint32_t stage,
+                                  struct afd_batch *batch, void *stream);
 
 /* FFN: sums each token's local rows in ascending order of expert (FP32, one rounding to BF16) and
  * sends them to their sources. rows: [row_count][hidden] BF16, rows_stride bytes apart (0: hidden x
@@ -352,13 +352,13 @@ AFD_API AFD_CHECK int afd_reply(struct afd_buffer *buffer, uint32_t stage, const
 
 /* Where and how collected rows are wanted. */
 struct afd_output {
-    uint32_t size;          /* in: sizeof(struct afd_output) */
-    uint32_t view;          /* in: 1: no copy, F = 1 only, no bias; rows and rows_stride are outputs,
+    uint32_t size;        /* in: sizeof(struct afd_output) */
+    uint32_t view;        /* in: 1: no copy, F = 1 only, no bias; rows and rows_stride are outputs,
                                valid until the next dispatch on this stage */
-    void *rows;             /* in: [T][hidden] BF16 (copy), written; out for a view */
-    uint64_t rows_stride;   /* in for a copy (0: hidden x 2); out for a view, bytes */
-    const void *bias[2];    /* in: NULL or [T][hidden] BF16, contiguous, added before the replies */
-    uint32_t count;         /* out: T of this exchange */
+    void *rows;           /* in: [T][hidden] BF16 (copy), written; out for a view */
+    uint64_t rows_stride; /* in for a copy (0: hidden x 2); out for a view, bytes */
+    const void *bias[2];  /* in: NULL or [T][hidden] BF16, contiguous, added before the replies */
+    uint32_t count;       /* out: T of this exchange */
     uint32_t reserved;
 };
 AFD_API void afd_output_init(struct afd_output *output);
@@ -386,8 +386,8 @@ struct afd_fault {
     uint32_t reporter; /* the rank that found it */
     uint32_t phase;    /* enum afd_phase the reporter was in */
     uint32_t stage;
-    uint32_t block;    /* block of the reporter's step */
-    uint32_t word;     /* which word it waited for: enum afd_word_kind of doc/protocol.md */
+    uint32_t block; /* block of the reporter's step */
+    uint32_t word;  /* which word it waited for: enum afd_word_kind of doc/protocol.md */
     uint32_t reserved;
     uint64_t epoch;    /* exchange number on that stage */
     uint64_t expected; /* value waited for */
@@ -395,7 +395,8 @@ struct afd_fault {
 };
 
 /* The buffer's first fault: 0 and a filled structure if it failed, AFD_ESTATE if it did not. */
-AFD_API AFD_CHECK int afd_buffer_fault(const struct afd_buffer *buffer, struct afd_fault *fault_out);
+AFD_API AFD_CHECK int afd_buffer_fault(const struct afd_buffer *buffer,
+                                       struct afd_fault *fault_out);
 AFD_API const char *afd_phase_name(uint32_t phase);
 
 #ifdef __cplusplus

@@ -139,8 +139,9 @@ static int open_file(const struct afd_window_ticket *ticket, uint32_t rank, int 
                              strerror(errno));
     if (fstat(fd, &info) != 0 || (uint64_t)info.st_size != ticket->bytes) {
         close(fd);
-        return afd_error_set(AFD_EPEER, "the window of rank %u is not the one it announced (%llu "
-                                        "bytes)",
+        return afd_error_set(AFD_EPEER,
+                             "the window of rank %u is not the one it announced (%llu "
+                             "bytes)",
                              rank, (unsigned long long)ticket->bytes);
     }
     *fd_out = fd;

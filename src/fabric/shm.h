@@ -17,7 +17,7 @@ struct afd_window_ticket {
     uint64_t nonce; /* random; identifies the window */
     uint64_t bytes;
     int32_t pid;
-    int32_t fd; /* in process pid, open until afd_window_publish_end() */
+    int32_t fd;             /* in process pid, open until afd_window_publish_end() */
     uint64_t pid_namespace; /* inode; a ticket is good in this namespace only */
 };
 

@@ -24,9 +24,9 @@ struct afd_wait {
 struct afd_trouble {
     uint32_t taken;
     uint32_t ready;
-    int32_t code;   /* AFD_E* */
-    uint32_t rank;  /* world rank at fault */
-    uint32_t kind;  /* enum afd_word_kind, 0 if no wait was involved */
+    int32_t code;  /* AFD_E* */
+    uint32_t rank; /* world rank at fault */
+    uint32_t kind; /* enum afd_word_kind, 0 if no wait was involved */
     uint32_t block;
     uint64_t expected;
     uint64_t seen;

@@ -56,12 +56,12 @@ struct afd_region {
 
 /* Regions of one stage. An Attention rank leaves the FFN's at count 0, and the other way round. */
 struct afd_stage_layout {
-    struct afd_region headers; /* [N] */
-    struct afd_region credits; /* [N] */
-    struct afd_region routes;  /* [N] tables */
-    struct afd_region weights; /* [N] tables */
-    struct afd_region inbox;   /* [N * capacity] rows */
-    struct afd_region words;   /* [N * W] slots */
+    struct afd_region headers;       /* [N] */
+    struct afd_region credits;       /* [N] */
+    struct afd_region routes;        /* [N] tables */
+    struct afd_region weights;       /* [N] tables */
+    struct afd_region inbox;         /* [N * capacity] rows */
+    struct afd_region words;         /* [N * W] slots */
     struct afd_region reply_headers; /* [F] */
     struct afd_region reply_credits; /* [F] */
     struct afd_region reply_inbox;   /* [R * capacity] rows */
@@ -161,8 +161,19 @@ AFD_FN struct afd_layout afd_layout_finish(struct afd_layout layout, uint64_t co
 /* The window of an FFN rank. control_bytes is a multiple of AFD_PAGE. */
 AFD_FN struct afd_layout afd_layout_ffn(const struct afd_shape *shape, uint64_t control_bytes)
 {
-    struct afd_layout layout = {0, 0, 0, {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0},
-                                          {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}}};
+    struct afd_layout layout = {0,
+                                0,
+                                0,
+                                {{0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0}}};
     uint64_t cursor = control_bytes;
     uint64_t n = shape->sources;
     uint64_t tokens = shape->capacity;
@@ -172,7 +183,8 @@ AFD_FN struct afd_layout afd_layout_ffn(const struct afd_shape *shape, uint64_t 
     layout.stage.headers = afd_region_place(&cursor, n, AFD_HEADER_STRIDE);
     layout.stage.credits = afd_region_place(&cursor, n, AFD_WORD_STRIDE);
     layout.stage.routes = afd_region_place(&cursor, n, afd_round_up(route_table, AFD_WORD_STRIDE));
-    layout.stage.weights = afd_region_place(&cursor, n, afd_round_up(weight_table, AFD_WORD_STRIDE));
+    layout.stage.weights =
+        afd_region_place(&cursor, n, afd_round_up(weight_table, AFD_WORD_STRIDE));
     layout.stage.inbox = afd_region_place(&cursor, n * tokens, afd_row_bytes(shape));
     layout.stage.words = afd_region_place(&cursor, n * shape->words_tokens, slot_bytes);
     return afd_layout_finish(layout, control_bytes, cursor, shape->stages);
@@ -181,8 +193,19 @@ AFD_FN struct afd_layout afd_layout_ffn(const struct afd_shape *shape, uint64_t 
 /* The window of an Attention rank. */
 AFD_FN struct afd_layout afd_layout_attention(const struct afd_shape *shape, uint64_t control_bytes)
 {
-    struct afd_layout layout = {0, 0, 0, {{0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0},
-                                          {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}}};
+    struct afd_layout layout = {0,
+                                0,
+                                0,
+                                {{0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0},
+                                 {0, 0, 0}}};
     uint64_t cursor = control_bytes;
     uint64_t f = shape->ffn_ranks;
     uint64_t regions = afd_reply_regions(shape);

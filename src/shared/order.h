@@ -74,10 +74,10 @@ AFD_FN void afd_ll_store(uint64_t *place, struct afd_ll word)
     uint64_t low = word.data[0] | (uint64_t)word.data[1] << 32;
     uint64_t high = word.data[2] | (uint64_t)word.tag << 32;
 #if defined(__CUDA_ARCH__)
-    asm volatile("{ .reg .b128 w; mov.b128 w, {%1, %2}; st.relaxed.sys.global.b128 [%0], w; }" ::"l"(
-                     place),
-                 "l"(low), "l"(high)
-                 : "memory");
+    asm volatile(
+        "{ .reg .b128 w; mov.b128 w, {%1, %2}; st.relaxed.sys.global.b128 [%0], w; }" ::"l"(place),
+        "l"(low), "l"(high)
+        : "memory");
 #else
     __atomic_store_n(&place[0], low, __ATOMIC_RELAXED);
     __atomic_store_n(&place[1], high, __ATOMIC_RELEASE);

@@ -13,10 +13,10 @@
 /* Names a word in faults and waits. */
 enum afd_word_kind {
     AFD_WORD_NONE = 0,
-    AFD_WORD_HEADER = 1,       /* source -> FFN, LL: this exchange's header */
-    AFD_WORD_ROUTES = 2,       /* source -> FFN, release: the route table of a rows header is there */
-    AFD_WORD_CREDIT = 3,       /* source -> FFN, add: units of rows that arrived, cumulative */
-    AFD_WORD_SLOT = 4,         /* source -> FFN, LL: a piece of a row */
+    AFD_WORD_HEADER = 1, /* source -> FFN, LL: this exchange's header */
+    AFD_WORD_ROUTES = 2, /* source -> FFN, release: the route table of a rows header is there */
+    AFD_WORD_CREDIT = 3, /* source -> FFN, add: units of rows that arrived, cumulative */
+    AFD_WORD_SLOT = 4,   /* source -> FFN, LL: a piece of a row */
     AFD_WORD_REPLY_HEADER = 5, /* FFN -> source, LL: this exchange's reply header */
     AFD_WORD_REPLY_CREDIT = 6, /* FFN -> source, add: units of reply rows, cumulative */
     AFD_WORD_REPLY_SLOT = 7,   /* FFN -> source, LL: a piece of a reply row */

@@ -24,14 +24,14 @@ struct afd_collect_args {
     uint8_t *window;
     const uint32_t *ffn_rank; /* [F] world ranks */
     struct afd_stage_state *state;
-    const uint64_t *hits;       /* [capacity][afd_hit_words(F)] of the dispatch */
-    const uint32_t *reply_rows; /* [F] of the dispatch */
-    const uint32_t *count;      /* T of the dispatch */
-    uint64_t *credit_base;      /* [F] credits of earlier exchanges */
-    const uint16_t **terms;     /* [blocks][k + AFD_BIAS_MAX] scratch */
-    struct afd_reply_header *headers; /* [blocks][F] scratch */
+    const uint64_t *hits;               /* [capacity][afd_hit_words(F)] of the dispatch */
+    const uint32_t *reply_rows;         /* [F] of the dispatch */
+    const uint32_t *count;              /* T of the dispatch */
+    uint64_t *credit_base;              /* [F] credits of earlier exchanges */
+    const uint16_t **terms;             /* [blocks][k + AFD_BIAS_MAX] scratch */
+    struct afd_reply_header *headers;   /* [blocks][F] scratch */
     const uint16_t *bias[AFD_BIAS_MAX]; /* NULL or [T][hidden] */
-    uint8_t *rows; /* [T][hidden] BF16; not used by a view */
+    uint8_t *rows;                      /* [T][hidden] BF16; not used by a view */
     uint64_t rows_stride;
     uint32_t stage;
     uint32_t reply_words; /* as the dispatch asked */
@@ -46,15 +46,15 @@ AFD_STEP uint32_t afd_collect_terms_stride(const struct afd_collect_args *a)
 /* ---------------------------------------------------------------------------------------- waits */
 
 /* Reply header of FFN rank f, and all its credits. 0: leave the step. */
-AFD_STEP int32_t afd_collect_wait(struct afd_lane lane, const struct afd_collect_args *a, uint32_t f,
-                                  uint64_t epoch, struct afd_reply_header *header_out)
+AFD_STEP int32_t afd_collect_wait(struct afd_lane lane, const struct afd_collect_args *a,
+                                  uint32_t f, uint64_t epoch, struct afd_reply_header *header_out)
 {
     struct afd_wait wait = afd_wait_for(AFD_WORD_REPLY_HEADER, a->ffn_rank[f], afd_tag(epoch));
     struct afd_ll word;
-    if (!afd_wait_ll(lane, /* reply_header_wait */
-                     afd_region_word(a->window, a->layout, a->layout->stage.reply_headers, a->stage,
-                                     f),
-                     afd_tag(epoch), wait, &word))
+    if (!afd_wait_ll(
+            lane, /* reply_header_wait */
+            afd_region_word(a->window, a->layout, a->layout->stage.reply_headers, a->stage, f),
+            afd_tag(epoch), wait, &word))
         return 0;
     *header_out = afd_reply_header_of(word);
     if (header_out->rows != a->reply_rows[f] ||
@@ -65,11 +65,10 @@ AFD_STEP int32_t afd_collect_wait(struct afd_lane lane, const struct afd_collect
     }
     if ((header_out->flags & AFD_REPLY_ROWS) == 0)
         return 1;
-    return afd_wait_word(lane, /* reply_credit_wait */
-                         afd_region_word(a->window, a->layout, a->layout->stage.reply_credits,
-                                         a->stage, f),
-                         afd_wait_for(AFD_WORD_REPLY_CREDIT, a->ffn_rank[f],
-                                      a->credit_base[f] + header_out->units));
+    return afd_wait_word(
+        lane, /* reply_credit_wait */
+        afd_region_word(a->window, a->layout, a->layout->stage.reply_credits, a->stage, f),
+        afd_wait_for(AFD_WORD_REPLY_CREDIT, a->ffn_rank[f], a->credit_base[f] + header_out->units));
 }
 
 AFD_STEP int32_t afd_collect_waits(struct afd_lane lane, const struct afd_collect_args *a,
@@ -205,7 +204,8 @@ AFD_STEP void afd_collect_scrub(struct afd_lane lane, const struct afd_collect_a
 /* ----------------------------------------------------------------------------------------- step */
 
 /* A view's rows are the inbox's; those of tokens that no FFN rank answers are zeroed here. */
-AFD_STEP void afd_collect_view_row(struct afd_lane lane, const struct afd_collect_args *a, uint32_t t)
+AFD_STEP void afd_collect_view_row(struct afd_lane lane, const struct afd_collect_args *a,
+                                   uint32_t t)
 {
     if (a->hits[t] == 0)
         afd_row_fill(lane,

@@ -19,7 +19,7 @@
 struct afd_dispatch_args {
     const struct afd_shape *shape;
     const struct afd_layout *ffn_layout;
-    uint8_t *const *ffn_window;  /* [F] the FFN ranks' windows, as this rank sees them */
+    uint8_t *const *ffn_window; /* [F] the FFN ranks' windows, as this rank sees them */
     struct afd_placement placement;
     struct afd_stage_state *state;
     uint64_t *hits;       /* [capacity][afd_hit_words(F)] out, private: each token's FFN ranks */
@@ -52,10 +52,10 @@ AFD_STEP uint16_t afd_dispatch_route_item(const struct afd_dispatch_args *a, uin
 {
     if (item < a->shape->topk)
         return afd_route_local(&a->placement, a->ids, t, item, f);
-    return (uint16_t)afd_reply_region(
-        a->shape, f,
-        a->shape->ffn_ranks <= a->shape->topk ? 0
-                                              : afd_route_hits_before(&a->placement, a->ids, t, f));
+    return (uint16_t)afd_reply_region(a->shape, f,
+                                      a->shape->ffn_ranks <= a->shape->topk
+                                          ? 0
+                                          : afd_route_hits_before(&a->placement, a->ids, t, f));
 }
 
 /* ------------------------------------------------------------------------------------- header */
@@ -139,7 +139,8 @@ AFD_STEP void afd_dispatch_fault_put(struct afd_lane lane, uint64_t *header, int
 AFD_STEP void afd_dispatch_header_put(struct afd_lane lane, const struct afd_dispatch_args *a,
                                       uint32_t f, uint32_t tokens, uint64_t *header, uint64_t epoch)
 {
-    uint32_t parts = a->rows != 0 ? afd_row_parts(tokens, lane.blocks, afd_row_bytes(a->shape)) : 1u;
+    uint32_t parts =
+        a->rows != 0 ? afd_row_parts(tokens, lane.blocks, afd_row_bytes(a->shape)) : 1u;
     uint32_t hits = 0;
     struct afd_header h;
     for (uint32_t t = lane.thread; t < tokens; t += lane.threads)
@@ -174,8 +175,8 @@ AFD_STEP int32_t afd_dispatch_headers(struct afd_lane lane, const struct afd_dis
     if (code == 0)
         code = afd_dispatch_routes_check(lane, a, tokens);
     for (uint32_t f = lane.block; f < a->shape->ffn_ranks; f += lane.blocks) {
-        uint64_t *header = afd_region_word(a->ffn_window[f], layout, layout->stage.headers,
-                                           a->stage, a->source);
+        uint64_t *header =
+            afd_region_word(a->ffn_window[f], layout, layout->stage.headers, a->stage, a->source);
         if (code != 0)
             afd_dispatch_fault_put(lane, header, code, epoch);
         else
@@ -200,8 +201,8 @@ AFD_STEP void afd_dispatch_row_put(struct afd_lane lane, const struct afd_dispat
                                      afd_dispatch_slot(a, t, a->shape->capacity));
         afd_row_put(lane, row + begin, a->x + a->x_stride * t + begin, end - begin);
         if (part == 0 && a->shape->scale_bytes != 0)
-            afd_row_put(lane, row + afd_row_scales_offset(a->shape), a->scales + a->scales_stride * t,
-                        a->shape->scale_bytes);
+            afd_row_put(lane, row + afd_row_scales_offset(a->shape),
+                        a->scales + a->scales_stride * t, a->shape->scale_bytes);
         if (lane.thread == 0)
             a->sent[(uint64_t)lane.block * a->shape->ffn_ranks + f] += 1;
     }
@@ -258,7 +259,8 @@ AFD_STEP void afd_dispatch_rows(struct afd_lane lane, const struct afd_dispatch_
                                 uint32_t tokens, uint32_t tag)
 {
     uint32_t words = afd_hit_words(a->shape->ffn_ranks);
-    uint32_t parts = a->rows != 0 ? afd_row_parts(tokens, lane.blocks, afd_row_bytes(a->shape)) : 1u;
+    uint32_t parts =
+        a->rows != 0 ? afd_row_parts(tokens, lane.blocks, afd_row_bytes(a->shape)) : 1u;
     for (uint64_t i = lane.block; i < (uint64_t)tokens * parts; i += lane.blocks) {
         uint32_t t = (uint32_t)(i / parts);
         uint32_t part = (uint32_t)(i % parts);

@@ -34,8 +34,8 @@ AFD_STEP void afd_receive_publish(struct afd_lane lane, const struct afd_receive
         a->offsets[a->local_experts] = rows;
 }
 
-AFD_STEP void afd_receive_scales_store(const struct afd_receive_args *a, uint32_t row, uint32_t item,
-                                       const uint8_t *scale)
+AFD_STEP void afd_receive_scales_store(const struct afd_receive_args *a, uint32_t row,
+                                       uint32_t item, const uint8_t *scale)
 {
     uint8_t *to = a->scales + a->scales_row_stride * row + a->scales_group_stride * item;
     for (uint32_t i = 0; i < a->scale_item_bytes; i++)
@@ -79,8 +79,7 @@ AFD_STEP int32_t afd_receive_credit_wait(struct afd_lane lane, const struct afd_
     int32_t ok = 1;
     if (lane.thread == 0) /* credit_wait: pairs with credits_add in attention_dispatch */
         ok = afd_wait_word(
-            lane,
-            afd_region_word(a->window, a->layout, a->layout->stage.credits, a->stage, s),
+            lane, afd_region_word(a->window, a->layout, a->layout->stage.credits, a->stage, s),
             afd_wait_for(AFD_WORD_CREDIT, a->source_rank[s], a->credit_base[s] + meta[s].units));
     return afd_block_all(lane, ok);
 }

@@ -129,9 +129,9 @@ AFD_STEP void afd_reply_slot_put(struct afd_lane lane, const struct afd_reply_ar
                                  uint32_t q, uint32_t tag)
 {
     const struct afd_layout *layout = a->attention_layout;
-    uint64_t *slot = afd_region_word(
-        a->source_window[s], layout, layout->stage.reply_words, a->stage,
-        afd_reply_slot(a, q, q - a->source[s].first, a->shape->words_tokens));
+    uint64_t *slot =
+        afd_region_word(a->source_window[s], layout, layout->stage.reply_words, a->stage,
+                        afd_reply_slot(a, q, q - a->source[s].first, a->shape->words_tokens));
     uint32_t count = afd_reply_terms(lane, a, q, 0);
     for (uint32_t i = lane.thread; i < afd_reply_slot_words(a->shape); i += lane.threads)
         afd_ll_store(slot + 2 * (uint64_t)i, /* pairs with reply_slot_wait in attention_collect */

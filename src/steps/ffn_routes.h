@@ -87,7 +87,8 @@ AFD_STEP uint64_t *afd_receive_header(const struct afd_receive_args *a, uint32_t
 }
 
 /* Source whose tokens include q; q is in the sequence. */
-AFD_STEP uint32_t afd_receive_source(const struct afd_source_meta *meta, uint32_t sources, uint32_t q)
+AFD_STEP uint32_t afd_receive_source(const struct afd_source_meta *meta, uint32_t sources,
+                                     uint32_t q)
 {
     uint32_t low = 0;
     uint32_t high = sources;
@@ -115,10 +116,12 @@ AFD_STEP int32_t afd_receive_header_legal(const struct afd_receive_args *a, stru
 }
 
 /* Presence bits of tokens 96 * word .. of source s (words variant). 0: leave the step. */
-AFD_STEP int32_t afd_receive_mask(struct afd_lane lane, const struct afd_receive_args *a, uint32_t s,
-                                  uint32_t word, uint64_t epoch, struct afd_ll *mask_out)
+AFD_STEP int32_t afd_receive_mask(struct afd_lane lane, const struct afd_receive_args *a,
+                                  uint32_t s, uint32_t word, uint64_t epoch,
+                                  struct afd_ll *mask_out)
 {
-    return afd_wait_ll(lane, afd_receive_header(a, s) + 2 * (1 + word), afd_tag(epoch), /* mask_wait */
+    return afd_wait_ll(lane, afd_receive_header(a, s) + 2 * (1 + word),
+                       afd_tag(epoch), /* mask_wait */
                        afd_wait_for(AFD_WORD_HEADER, a->source_rank[s], afd_tag(epoch)), mask_out);
 }
 
@@ -254,7 +257,8 @@ AFD_STEP int32_t afd_receive_route(struct afd_lane lane, const struct afd_receiv
         if (row[i] == AFD_ROUTE_NONE || row[i] < a->local_experts)
             continue;
         afd_trouble_report(lane, AFD_CODE_PROTO, a->source_rank[s],
-                           afd_wait_for(AFD_WORD_ROUTES, a->source_rank[s], a->local_experts), row[i]);
+                           afd_wait_for(AFD_WORD_ROUTES, a->source_rank[s], a->local_experts),
+                           row[i]);
         return 0;
     }
     return 1;
@@ -331,8 +335,8 @@ AFD_STEP int32_t afd_receive_weight(struct afd_lane lane, const struct afd_recei
     if (!afd_wait_ll(lane,
                      afd_receive_slot(a, s, t) +
                          2 * (uint64_t)(afd_slot_plan(a->shape).route_words + i / 3u),
-                     afd_tag(epoch),
-                     afd_wait_for(AFD_WORD_SLOT, a->source_rank[s], afd_tag(epoch)), &word))
+                     afd_tag(epoch), afd_wait_for(AFD_WORD_SLOT, a->source_rank[s], afd_tag(epoch)),
+                     &word))
         return 0;
     *weight_out = afd_f32_from_bits(word.data[i % 3u]);
     return 1;
