@@ -7,7 +7,7 @@
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
 .SUFFIXES:
-ifeq ($(filter -j% --jobserver%,$(MAKEFLAGS)),)
+ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
 
@@ -173,7 +173,7 @@ $(OUT)/examples/%: $(OUT)/examples/%.o $(OUT)/libafd.a
 	@echo "  LD      $@"
 	@$(LINK) $< $(OUT)/libafd.a $(lib_libs) -lm -o $@
 
-# What ptxas says of the steps; a failed compilation is a report too (tests/test_cuda_steps.sh).
+# What ptxas says of the steps; a failed compilation is a report too: see tests/test_cuda_steps.sh.
 $(OUT)/tests/%.report: tests/%.cu $(OUT)/flags $(GEN)/afd_digest.h
 	@mkdir -p $(@D); echo "  NVCC    $@"
 	@$(NVCC) $(NVCC_FLAGS) -MD -MF $(@:.report=.d) -MT $@ -MP -c $< -o $(@:.report=.o) >$@ 2>&1 || \
@@ -218,7 +218,8 @@ install: all
 	install -m 644 $(OUT)/libafd.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	$(if $(command),install -m 755 $(command) $(DESTDIR)$(PREFIX)/bin)
 	@for page in $(man_pages); do \
-	    install -D -m 644 $$page $(DESTDIR)$(PREFIX)/share/man/man$${page##*.}/$${page##*/} || exit 1; \
+	    section=$(DESTDIR)$(PREFIX)/share/man/man$${page##*.}; \
+	    install -D -m 644 $$page $$section/$${page##*/} || exit 1; \
 	done
 
 clean:

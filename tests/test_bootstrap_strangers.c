@@ -74,20 +74,23 @@ static void tcp_rank_with_a_wrong_key_and_rank_0_both_say_why(void **state)
 
 static void tcp_stranger_with_a_wrong_key_does_not_keep_the_rank_out(void **state)
 {
-    struct rank_run runs[2];
+    struct rank_run runs[3];
     struct job job;
     int fd;
 
     (void)state;
-    job_init(&job, runs, 2);
-    runs[0].config.key = runs[1].config.key = "secret";
+    job_init(&job, runs, 3);
+    for (uint32_t i = 0; i < 3; i++)
+        runs[i].config.key = "secret";
+    /* Later than rank 0 would have given up on rank 1. */
+    runs[2].delay_ms = 1300;
     ranks_start(runs, 1);
     fd = stranger_connect(&job);
-    assert_int_equal(raw_join(fd, "guess", 2, 1), AFD_WIRE_WRONG_KEY);
+    assert_int_equal(raw_join(fd, "guess", 3, 1), AFD_WIRE_WRONG_KEY);
     close(fd);
-    ranks_start(runs + 1, 1);
-    ranks_join(runs, 2);
-    assert_all_right(runs, 2);
+    ranks_start(runs + 1, 2);
+    ranks_join(runs, 3);
+    assert_all_right(runs, 3);
 }
 
 static void tcp_key_of_the_environment_counts(void **state)

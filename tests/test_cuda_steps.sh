@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# test_cuda_steps.sh - the steps compile for sm_90 and spill no register. $CUDA_REPORT is what nvcc and
-# ptxas said of tests/cuda_steps.cu; it is empty where there is no nvcc. Needs no GPU.
+# test_cuda_steps.sh - the steps compile for sm_90 and spill no register. $CUDA_REPORT is what nvcc
+# and ptxas said of tests/cuda_steps.cu; it is empty where there is no nvcc. Needs no GPU.
 set -euo pipefail
 
 if [ -z "${CUDA_REPORT:-}" ]; then

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# check_headers.sh - compiles every header alone: gcc C11 for all, g++ C++17 for those that promise it,
-# nvcc (where there is one) for those that devices use. `make check-headers` sets the variables.
+# check_headers.sh - compiles every header alone: gcc C11 for all, g++ C++17 for those that promise
+# it, nvcc (where there is one) for those that devices use. `make check-headers` sets the variables.
 set -uo pipefail
 shopt -s nullglob
 
@@ -11,7 +11,7 @@ read -ra c_flags <<<"${C_FLAGS:?run make check-headers}"
 read -ra nvcc_flags <<<"${NVCC_FLAGS:-}"
 export scratch CC=${CC:-gcc} CXX=${CXX:-g++} NVCC=${NVCC:-}
 
-# C++ has no strict prototypes, and there -Wshadow dislikes a function with the name of a struct (as stat).
+# C++ has no strict prototypes, and there -Wshadow dislikes a function named as a struct (as stat).
 cxx_flags=(-std=c++17)
 for flag in "${c_flags[@]}"; do
     case $flag in

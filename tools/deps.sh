@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# deps.sh [run|test|lint|all] - installs the Debian packages that a purpose needs and that are missing.
-# Touches neither the network nor anything else when all are there.
+# deps.sh [run|test|lint|all] - installs the Debian packages that a purpose needs and that are
+# missing. Touches neither the network nor anything else when all are there.
 set -euo pipefail
 
 run=(gcc make pkg-config libpopt-dev libjansson-dev libxxhash-dev libsodium-dev)
@@ -27,7 +27,8 @@ fi
 
 missing=()
 for package in "${wanted[@]}"; do
-    dpkg -s "$package" 2>/dev/null | grep -q '^Status: install ok installed' || missing+=("$package")
+    dpkg -s "$package" 2>/dev/null | grep -q '^Status: install ok installed' ||
+        missing+=("$package")
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# run_demo.sh AFD - the main job on real input: four processes of this machine exchange the tokens of a
-# real routing trace, and every value is checked. Ends with a table.
+# run_demo.sh AFD - the main job on real input: four processes of this machine exchange the tokens
+# of a real routing trace, and every value is checked. Ends with a table.
 set -euo pipefail
 
 afd=${1:?usage: run_demo.sh AFD}

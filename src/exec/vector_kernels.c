@@ -13,7 +13,7 @@
 #define JOIN2(a, b) a##_##b
 #define JOIN(a, b) JOIN2(a, b)
 
-#define CHUNK 256u /* accumulators that stay in the first-level cache */
+#define CHUNK 1024u /* accumulators: 4 KiB, they stay in the first-level cache */
 
 static void first_term(float *sum, const uint16_t *term, const float *weight, uint32_t n)
 {
@@ -41,6 +41,12 @@ static void next_term(float *restrict sum, const uint16_t *restrict term, const 
     }
 }
 
+static void round_sum(uint16_t *restrict row_out, const float *restrict sum, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        row_out[i] = afd_f32_to_bf16(sum[i]);
+}
+
 void JOIN(afd_vector_sum, AFD_VECTOR_SUFFIX)(uint16_t *row_out, const uint16_t *const *terms,
                                              const float *weights, uint32_t count, uint32_t n)
 {
@@ -50,7 +56,6 @@ void JOIN(afd_vector_sum, AFD_VECTOR_SUFFIX)(uint16_t *row_out, const uint16_t *
         first_term(sum, terms[0] + begin, weights, m);
         for (uint32_t j = 1; j < count; j++)
             next_term(sum, terms[j] + begin, weights == NULL ? NULL : weights + j, m);
-        for (uint32_t i = 0; i < m; i++)
-            row_out[begin + i] = afd_f32_to_bf16(sum[i]);
+        round_sum(row_out + begin, sum, m);
     }
 }
