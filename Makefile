@@ -113,7 +113,7 @@ update = mkdir -p $(@D) && cat >$@.$$$$ && \
 $(OUT)/flags: FORCE
 	@$(PKG_CONFIG) --exists libsodium || { echo "libsodium is missing: make deps" >&2; exit 1; }
 	@echo '$(shell $(CC) --version | head -n 1) $(ALL_CFLAGS) $(LDFLAGS) $(INCLUDES) $(lib_cflags)' \
-	    '$(lib_libs) $(cli_cflags) $(cli_libs) $(have_nvcc)' | { $(update); }
+	    '$(lib_libs) $(cli_cflags) $(cli_libs)' | { $(update); }
 
 $(GEN)/afd_digest.h: FORCE
 	@hex=$$(for f in $(digest_sources); do echo "$$f"; cat "$$f"; done | sha256sum | cut -c1-16) && \
@@ -132,7 +132,7 @@ vector_avx2 := -mavx2
 vector_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 
 $(OUT)/src/exec/vector_kernels_%.o: $(vector_source) $(OUT)/flags
-	$(call compile,$(INCLUDES) $(lib_cflags) -O3 $(vector_$*) -DAFD_VECTOR_SUFFIX=$*)
+	$(call compile,$(INCLUDES) $(lib_cflags) -O3 -Wno-psabi $(vector_$*) -DAFD_VECTOR_SUFFIX=$*)
 $(OUT)/examples/%.o: examples/%.c $(OUT)/flags
 	$(call compile,-Iinclude)
 $(OUT)/cli/%.o: cli/%.c $(OUT)/flags | $(GEN)/afd_digest.h

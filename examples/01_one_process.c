@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * 01_one_process.c - one exchange between one Attention and one FFN rank, both threads of this process.
+ * 01_one_process.c - one exchange between one Attention and one FFN rank, both threads of this
+ * process.
  *
  * The expert doubles its rows, so every collected row must be twice the token.
  */

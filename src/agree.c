@@ -48,7 +48,8 @@ static int status_check(const struct afd_group *group, const uint8_t *rows, size
     return 0;
 }
 
-/* ----------------------------------------------------------------------------------------- values */
+/* -----------------------------------------------------------------------------------------
+ * values */
 
 /* "4096 on ranks 1, 2": the ranks with this value, into text. */
 static void list_ranks(char *text, size_t size, const uint64_t *values, uint32_t world,
@@ -81,7 +82,8 @@ static int compare(const char *field, const uint64_t *values, uint32_t world)
                          other);
 }
 
-/* ------------------------------------------------------------------------------------------ hello */
+/* ------------------------------------------------------------------------------------------
+ * hello */
 
 static void hello_fill(const struct afd_group *group, struct afd_hello *hello)
 {
@@ -153,7 +155,8 @@ out:
     return rc;
 }
 
-/* ----------------------------------------------------------------------------------------- buffer */
+/* -----------------------------------------------------------------------------------------
+ * buffer */
 
 /* The WIRE fields of a buffer, in the order of the values below. */
 static const char *const wire_names[] = {
@@ -169,7 +172,8 @@ struct wire_row {
     uint64_t value[WIRE_COUNT];
 };
 
-/* FNV-1a over the owners, so that an explicit table equal to the default placement agrees with it. */
+/* FNV-1a over the owners, so that an explicit table equal to the default placement agrees with
+ * it. */
 static uint64_t placement_hash(const struct afd_group *group, const struct afd_buffer_config *c)
 {
     uint64_t hash = 14695981039346656037ull;

@@ -2,8 +2,9 @@
 /*
  * agree.h - what all ranks must agree on before data moves.
  *
- * Every rank gets every rank's values and compares them all, so a difference is the same error with the
- * same sentence on every rank; a rank that failed locally says so here and takes the others with it.
+ * Every rank gets every rank's values and compares them all, so a difference is the same error with
+ * the same sentence on every rank; a rank that failed locally says so here and takes the others
+ * with it.
  */
 #ifndef AFD_AGREE_H
 #define AFD_AGREE_H

@@ -37,7 +37,8 @@ void afd_buffer_config_init(struct afd_buffer_config *config)
     config->first_epoch = 1;
 }
 
-/* ----------------------------------------------------------------------------------------- memory */
+/* -----------------------------------------------------------------------------------------
+ * memory */
 
 static void add_region(struct afd_memory *memory, const char *name, uint64_t bytes,
                        uint32_t registered)
@@ -110,7 +111,8 @@ int afd_buffer_memory(const struct afd_group_config *group, const struct afd_buf
     return 0;
 }
 
-/* ----------------------------------------------------------------------------------------- create */
+/* -----------------------------------------------------------------------------------------
+ * create */
 
 static int copy_placement(struct afd_buffer *buffer)
 {
@@ -247,7 +249,7 @@ static int connect_windows(struct afd_buffer *buffer)
     if (rc == 0)
         init_control(buffer);
     rc = afd_agree_windows(group, &own, tickets, rc);
-    if (rc == 0)
+    if (rc == 0 && tickets != NULL)
         rc = afd_agree_step(group, open_peers(buffer, tickets));
     if (own.fd >= 0)
         afd_window_publish_end(&own);
@@ -325,7 +327,8 @@ int afd_buffer_close(struct afd_buffer *buffer)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------- properties */
+/* -------------------------------------------------------------------------------------
+ * properties */
 
 static int between_exchanges(const struct afd_buffer *buffer)
 {

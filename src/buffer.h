@@ -65,11 +65,13 @@ static inline struct afd_stage_state *afd_buffer_state(const struct afd_buffer *
     return (struct afd_stage_state *)afd_buffer_private(buffer, AFD_PRIVATE_STATE, stage);
 }
 
-/* ---------------------------------------------------------------- fault.c: what went wrong, and who */
+/* ---------------------------------------------------------------- fault.c: what went wrong, and
+ * who */
 
 /* The watch of this buffer's waits (exec/inline.h). `context` is the buffer. */
 struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, uint64_t waited_us);
-/* After a step that left with a trouble: the buffer fails, peers are told, the last error says it. */
+/* After a step that left with a trouble: the buffer fails, peers are told, the last error says
+ * it. */
 int afd_buffer_fail(struct afd_buffer *buffer);
 /* The sentence of the buffer's fault again; returns its code. */
 int afd_buffer_failed_again(const struct afd_buffer *buffer);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * control.h - the first bytes of every window: who it is, whether it lives, what it waits for, and one
- * fault record per peer. Not part of the data path: touched at create and close, and by waits that
- * have lasted long.
+ * control.h - the first bytes of every window: who it is, whether it lives, what it waits for, and
+ * one fault record per peer. Not part of the data path: touched at create and close, and by waits
+ * that have lasted long.
  *
  * Word      written by        read by          may be rewritten
  * life      the owner         its peers        once, at close

@@ -6,7 +6,8 @@
 #include "call.h"
 #include "error.h"
 
-/* --------------------------------------------------------------------------------------- dispatch */
+/* ---------------------------------------------------------------------------------------
+ * dispatch */
 
 static void step_dispatch(struct afd_lane lane, const void *args)
 {
@@ -138,7 +139,8 @@ int afd_dispatch(struct afd_buffer *buffer, uint32_t stage, const struct afd_tok
     return rc != 0 ? rc : afd_call_leave(buffer, dispatch(buffer, stage, tokens, stream));
 }
 
-/* ---------------------------------------------------------------------------------------- collect */
+/* ----------------------------------------------------------------------------------------
+ * collect */
 
 void afd_output_init(struct afd_output *output)
 {

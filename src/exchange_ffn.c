@@ -6,7 +6,8 @@
 #include "call.h"
 #include "error.h"
 
-/* ---------------------------------------------------------------------------------------- receive */
+/* ----------------------------------------------------------------------------------------
+ * receive */
 
 void afd_batch_init(struct afd_batch *batch)
 {
@@ -158,14 +159,16 @@ int afd_receive(struct afd_buffer *buffer, uint32_t stage, struct afd_batch *bat
     return rc != 0 ? rc : afd_call_leave(buffer, receive(buffer, stage, batch, stream));
 }
 
-/* ------------------------------------------------------------------------------------------ reply */
+/* ------------------------------------------------------------------------------------------
+ * reply */
 
 static void step_reply(struct afd_lane lane, const void *args)
 {
     afd_step_ffn_reply(lane, args);
 }
 
-/* Replies are written after the certificate, so their terms must not lie where peers write. */
+/* [R-03] Replies are written after the certificate, so their terms must not lie where peers
+ * write. */
 static int check_rows(const struct afd_buffer *buffer, uint32_t stage, const void *rows,
                       uint64_t stride)
 {

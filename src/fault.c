@@ -3,9 +3,9 @@
  * fault.c - what went wrong where, and who is to blame.
  *
  * A wait that lasts asks, in this order: did a peer publish a fault, was the group aborted, has a
- * process ended, has the awaited peer closed its buffer, has the deadline passed. The first fault of a
- * job is written into every peer's window, so that all ranks report the same cause. On expiry the chain
- * of who waits for whom is followed to the rank that waits for nobody.
+ * process ended, has the awaited peer closed its buffer, has the deadline passed. The first fault
+ * of a job is written into every peer's window, so that all ranks report the same cause. On expiry
+ * the chain of who waits for whom is followed to the rank that waits for nobody.
  */
 
 #include <string.h>
@@ -13,7 +13,8 @@
 #include "buffer.h"
 #include "error.h"
 
-/* ---------------------------------------------------------------------------------------- records */
+/* ----------------------------------------------------------------------------------------
+ * records */
 
 /* Writes `fault` into this rank's slot of peer `to`; the first fault stays. */
 static void publish_to(const struct afd_buffer *buffer, uint32_t to, const struct afd_fault *fault)
@@ -59,9 +60,11 @@ static int adopt(struct afd_buffer *buffer)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------ blame */
+/* ------------------------------------------------------------------------------------------
+ * blame */
 
-/* From the awaited peer along "waits for" to a rank that waits for nobody, or back to a rank seen. */
+/* From the awaited peer along "waits for" to a rank that waits for nobody, or back to a rank
+ * seen. */
 static uint32_t culprit(const struct afd_buffer *buffer, uint32_t peer)
 {
     uint32_t world = buffer->group->config.world;
@@ -119,7 +122,8 @@ struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, 
     return verdict;
 }
 
-/* -------------------------------------------------------------------------------------- sentences */
+/* --------------------------------------------------------------------------------------
+ * sentences */
 
 const char *afd_phase_name(uint32_t phase)
 {
@@ -201,7 +205,8 @@ static int say(const struct afd_buffer *buffer, const struct afd_fault *f)
     }
 }
 
-/* ------------------------------------------------------------------------------------------ fail */
+/* ------------------------------------------------------------------------------------------
+ * fail */
 
 static void fill_from_trouble(struct afd_buffer *buffer)
 {

@@ -32,7 +32,8 @@ void afd_group_config_init(struct afd_group_config *config)
     config->deadline_us = 10000000;
 }
 
-/* --------------------------------------------------------------------------------------- liveness */
+/* ---------------------------------------------------------------------------------------
+ * liveness */
 
 static int open_pidfd(int32_t pid)
 {
@@ -67,7 +68,8 @@ uint32_t afd_group_dead_rank(const struct afd_group *group)
     return UINT32_MAX;
 }
 
-/* ----------------------------------------------------------------------------------------- create */
+/* -----------------------------------------------------------------------------------------
+ * create */
 
 static int copy_config(struct afd_group *group, const struct afd_group_config *config)
 {
@@ -202,7 +204,8 @@ uint32_t afd_group_role(const struct afd_group *group, uint32_t rank)
     return rank < group->config.world ? group->roles[rank] : 0;
 }
 
-/* ------------------------------------------------------------------------------------------ abort */
+/* ------------------------------------------------------------------------------------------
+ * abort */
 
 int afd_group_add_buffer(struct afd_group *group, struct afd_buffer *buffer)
 {

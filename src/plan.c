@@ -21,7 +21,8 @@
 #define WORLD_MAX AFD_GROUP_WORLD_MAX
 #define EXPERTS_MAX (1u << 24)
 
-/* ------------------------------------------------------------------------------------- the group */
+/* ------------------------------------------------------------------------------------- the
+ * group */
 
 static int check_roles(const struct afd_group_config *group)
 {
@@ -65,7 +66,8 @@ int afd_plan_check_group(const struct afd_group_config *group)
     return check_roles(group);
 }
 
-/* ------------------------------------------------------------------------------------- the buffer */
+/* ------------------------------------------------------------------------------------- the
+ * buffer */
 
 static int check_range(const char *name, uint64_t value, uint64_t low, uint64_t high)
 {

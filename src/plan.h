@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * plan.h - from a configuration to numbers: is it legal, what shape has it, what memory does it need.
+ * plan.h - from a configuration to numbers: is it legal, what shape has it, what memory does it
+ * need.
  *
- * Pure: no group, no allocation. afd_buffer_memory() and afd_buffer_create() use the same plan, so what
- * is announced is what is taken.
+ * Pure: no group, no allocation. afd_buffer_memory() and afd_buffer_create() use the same plan, so
+ * what is announced is what is taken.
  */
 #ifndef AFD_PLAN_H
 #define AFD_PLAN_H

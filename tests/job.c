@@ -41,7 +41,8 @@ void job_mismatch(struct job *job, const char *format, ...)
     va_end(args);
 }
 
-/* ------------------------------------------------------------------------------------------- ranks */
+/* -------------------------------------------------------------------------------------------
+ * ranks */
 
 void job_init(struct job *job, const char *roles, const struct afd_buffer_config *config)
 {
@@ -141,10 +142,11 @@ void job_close(struct job *job)
     job->placement = NULL;
 }
 
-/* ------------------------------------------------------------------------------------------- input */
+/* -------------------------------------------------------------------------------------------
+ * input */
 
-/* Byte b of a row: any bit pattern may occur, but BF16 rows keep to finite values of mixed sign with
- * some zeros, subnormals and negative zeros among them. */
+/* Byte b of a row: any bit pattern may occur, but BF16 rows keep to finite values of mixed sign
+ * with some zeros, subnormals and negative zeros among them. */
 static uint8_t row_byte(uint64_t key, uint32_t b)
 {
     uint64_t word = mix(key + b / 2);
@@ -260,7 +262,8 @@ static uint16_t *expert_rows(const struct job *job, const struct afd_reference_b
     return rows;
 }
 
-/* ------------------------------------------------------------------------------------------ checks */
+/* ------------------------------------------------------------------------------------------
+ * checks */
 
 static void reference_batch(struct job *job, uint32_t f, uint64_t exchange, const uint32_t *tokens,
                             struct afd_reference_batch *batch)
@@ -341,7 +344,8 @@ static void check_batch(struct job *job, uint32_t f, const struct afd_batch *got
         check_row(job, &job->config[job->ffn_rank[f]], got, want, r);
 }
 
-/* ----------------------------------------------------------------------------------------- exchange */
+/* -----------------------------------------------------------------------------------------
+ * exchange */
 
 int job_dispatch(struct job *job, uint32_t s, uint32_t stage, const struct job_input *in)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * job.h - a whole job inside one test: ranks created by threads, then driven by one thread in turn or
- * by a thread each, with every result compared bit for bit with reference.h.
+ * job.h - a whole job inside one test: ranks created by threads, then driven by one thread in turn
+ * or by a thread each, with every result compared bit for bit with reference.h.
  *
  * Rows are made so that a wrong row, epoch, source, token or expert shows: see job_row_byte() and
  * job_expert_value().

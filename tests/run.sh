@@ -3,9 +3,10 @@
 # run.sh PROGRAM... - runs test programs one after another and counts.
 #
 # A program that prints a cmocka summary counts its test functions; any other counts as one test by
-# its exit code. Exit 77 is one skipped test. A crash, a time-out, or a failing exit without a failed
-# test is one failed test. Lines that begin with "report: " are shown, and the output of a failure.
-# The last line is always "N passed, N failed, N skipped"; exit code 0 only if nothing failed.
+# its exit code. Exit 77 is one skipped test. A crash, a time-out, or a failing exit without a
+# failed test is one failed test. Lines that begin with "report: " are shown, and the whole output
+# of a failure. The last line is always "N passed, N failed, N skipped"; exit code 0 only if nothing
+# failed.
 #
 #   AFD_TEST_TIMEOUT   seconds for each program (300)
 set -uo pipefail

@@ -170,6 +170,24 @@ static void hub_outlives_its_creator_while_a_rank_has_it_open(void **state)
     afd_hub_destroy(NULL);
 }
 
+static void hub_forgets_a_rank_that_left_before_the_others_came(void **state)
+{
+    struct afd_bootstrap *bootstrap;
+    struct rank_run runs[2];
+    struct afd_hub *hub;
+
+    (void)state;
+    assert_int_equal(afd_hub_create(2, &hub), 0);
+    hub_ranks_init(runs, 2, hub);
+    assert_int_equal(afd_bootstrap_open(&runs[0].config, &bootstrap), 0);
+    bootstrap->ops->close(bootstrap);
+    /* Rank 1 comes only after rank 0 has come again. */
+    runs[1].delay_ms = 100;
+    ranks_run(runs, 2);
+    assert_all_right(runs, 2);
+    afd_hub_destroy(hub);
+}
+
 static int double_or_fail(void *context, const void *in, void *out, size_t bytes)
 {
     int *calls_left = context;
@@ -430,6 +448,7 @@ int main(void)
         cmocka_unit_test(hub_refuses_another_world_with_both_values),
         cmocka_unit_test(hub_refuses_different_bytes_with_both_values),
         cmocka_unit_test(hub_outlives_its_creator_while_a_rank_has_it_open),
+        cmocka_unit_test(hub_forgets_a_rank_that_left_before_the_others_came),
         cmocka_unit_test(callbacks_pass_bytes_on_and_report_what_the_caller_returned),
         cmocka_unit_test(open_refuses_what_no_kind_can_serve),
         cmocka_unit_test(environment_of_every_launcher_joins),

@@ -27,6 +27,8 @@ CUDA_DIR = "src/exec/cuda/"
 ASM_FILES = ("src/shared/order.h", "src/exec/cuda/ptx.cuh")
 CUDA_FILES = ("src/shared/hd.h", "src/shared/lane.h", "src/shared/order.h")
 SUBSET_DIRS = ("src/shared/", "src/steps/")
+# Not a typedef of a function that returns one.
+TYPEDEF_STRUCT = r"\btypedef\s+struct\b(?!\s+\w+\s*\**\s*\(\*)"
 STEP_WORDS = ("Waits for:", "Certifies:", "Why that is enough:")
 PUBLIC_HEADER = "include/afd/afd.h"
 PROTOCOL = "doc/protocol.md"
@@ -228,7 +230,7 @@ def check_words(tree: Tree) -> Findings:
     rules = (
         (r"\b(__)?asm(__)?\b", asm_is_banned, f"asm outside {' and '.join(ASM_FILES)}"),
         (r"__CUDA", cuda_is_banned, f"__CUDA outside {', '.join(CUDA_FILES)}, {CUDA_DIR}"),
-        (r"\btypedef\s+struct\b(?!\s+\w+\s*\**\s*\(\*)", lambda source: source.is_c, "typedef of a struct"),
+        (TYPEDEF_STRUCT, lambda source: source.is_c, "typedef of a struct"),
         (
             r"\b(malloc|calloc|realloc|free|printf)\s*\(",
             in_subset,

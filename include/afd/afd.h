@@ -2,22 +2,23 @@
 /*
  * afd.h - the public API of libafd.
  *
- * libafd moves Mixture-of-Experts tokens between Attention ranks (sources: they hold no experts) and
- * FFN ranks (they hold the experts and send no tokens). One exchange per MoE layer and micro-batch:
+ * libafd moves Mixture-of-Experts tokens between Attention ranks (sources: they hold no experts)
+ * and FFN ranks (they hold the experts and send no tokens). One exchange per MoE layer and
+ * micro-batch:
  *
  *     Attention rank                          FFN rank
  *     afd_dispatch  -- rows, routes -->       afd_receive   rows grouped by expert
  *                                             ... the caller's expert GEMMs ...
  *     afd_collect   <-- reduced rows --       afd_reply     a token's local rows summed, sent back
  *
- * Rules that hold for every function here:
- *  - Returns 0 on success and a negative AFD_E* code on failure; afd_last_error() then has one
- *    sentence that names both values and the rank that has them. The library never exits or prints.
- *  - Outputs (arguments named *_out, and the fields said to be outputs) are written on success only.
- *  - One thread at a time may use a group and its buffers; different groups are independent.
- *    afd_group_abort() alone may be called from any thread, at any time.
- *  - Nothing between afd_buffer_create() and afd_buffer_close() allocates, locks or makes a system
- *    call on the data path; only a wait that is not satisfied soon yields to the operating system.
+ * Rules that hold for every function here: - Returns 0 on success and a negative AFD_E* code on
+ *  failure; afd_last_error() then has one sentence that names both values and the rank that has
+ *  them. The library never exits or prints. - Outputs (arguments named *_out, and the fields said
+ *  to be outputs) are written on success only. - One thread at a time may use a group and its
+ *  buffers; different groups are independent. afd_group_abort() alone may be called from any
+ *  thread, at any time. - Nothing between afd_buffer_create() and afd_buffer_close() allocates,
+ *  locks or makes a system call on the data path; only a wait that is not satisfied soon yields to
+ *  the operating system.
  */
 #ifndef AFD_AFD_H
 #define AFD_AFD_H
@@ -74,7 +75,8 @@ AFD_API const char *afd_error_name(int code);
 AFD_API const char *afd_last_error(void);
 /* "0.1.0". */
 AFD_API const char *afd_version(void);
-/* 16 hexadecimal digits over src/shared and src/steps: ranks with different digests refuse to talk. */
+/* 16 hexadecimal digits over src/shared and src/steps: ranks with different digests refuse to
+ * talk. */
 AFD_API const char *afd_digest(void);
 
 /* ------------------------------------------------------------------------------------ groups */
@@ -311,8 +313,8 @@ AFD_API AFD_CHECK int afd_dispatch(struct afd_buffer *buffer, uint32_t stage,
                                    const struct afd_tokens *tokens, void *stream);
 
 /* What an FFN rank received. Pointers are owned by the buffer and valid until afd_reply() of the
- * same stage returns. Row r of expert e: offsets[e] <= r < offsets[e] + counts[e], ordered by source,
- * then token. Rows between offsets[e] + counts[e] and offsets[e+1] are padding. */
+ * same stage returns. Row r of expert e: offsets[e] <= r < offsets[e] + counts[e], ordered by
+ * source, then token. Rows between offsets[e] + counts[e] and offsets[e+1] are padding. */
 struct afd_batch {
     uint32_t size;           /* in: sizeof(struct afd_batch) */
     uint32_t tokens_hint;    /* in: expected tokens per source, sizes a GPU launch; 0: unknown */

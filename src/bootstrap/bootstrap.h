@@ -14,11 +14,11 @@ struct afd_bootstrap;
 
 struct afd_bootstrap_ops {
     /* Every rank passes `bytes` bytes (the same number on all); `out` then holds world * bytes by
-     * rank. Blocks until all ranks came or `timeout_us` passed. Returns 0 or, with the last error
-     * filled: AFD_EPEER (a rank is late, gone or dead; the sentence names it), AFD_EBOOTSTRAP (ranks
-     * pass different `bytes`, or more than a kind can carry: 1 MiB for tcp), AFD_EPROTO (a peer
-     * broke the protocol). Every rank reports the first cause. After a failure the bootstrap is
-     * unusable and every later call fails with the same sentence. `in` and `out` do not overlap. */
+     * rank. Blocks until all ranks came or `timeout_us` passed. `in` and `out` do not overlap.
+     * Returns 0 or, with the last error filled: AFD_EPEER (a rank is late, gone or dead; the
+     * sentence names it), AFD_EBOOTSTRAP (ranks pass different `bytes`, or more than the kind can
+     * carry: 1 MiB for tcp), AFD_EPROTO (a peer broke the protocol). Every rank reports the first
+     * cause. After a failure the bootstrap is unusable and every later call fails. */
     int (*allgather)(struct afd_bootstrap *bootstrap, const void *in, void *out, size_t bytes);
     /* Releases everything; never waits for a peer. */
     void (*close)(struct afd_bootstrap *bootstrap);
@@ -40,9 +40,9 @@ int afd_bootstrap_check(const struct afd_group_config *config);
 /* Opens the kind that config->bootstrap names. TCP and ENV wait here until every rank has joined;
  * hub and callbacks return at once and wait in the first allgather. A wrong world is AFD_EMISMATCH,
  * a wrong key or a rank that came twice AFD_EBOOTSTRAP, a rank that did not come AFD_EPEER.
- * config->listen_fd belongs to rank 0's TCP or ENV bootstrap from the call on, also when it
- * fails. For AFD_BOOTSTRAP_ENV, rank and world come from the
- * environment: config->rank and config->world are ignored and the bootstrap's fields are right. */
+ * config->listen_fd is taken over by rank 0's TCP or ENV bootstrap, also when the call fails. For
+ * AFD_BOOTSTRAP_ENV, rank and world come from the environment: config->rank and config->world are
+ * ignored and the bootstrap's fields are right. */
 int afd_bootstrap_open(const struct afd_group_config *config, struct afd_bootstrap **bootstrap_out);
 
 int afd_bootstrap_tcp_open(const struct afd_group_config *config, struct afd_bootstrap **out);

@@ -249,15 +249,14 @@ static int meeting_wait(struct hub_rank *self)
     uint64_t deadline_us = afd_deadline_after(self->base.timeout_us);
     struct timespec until = {.tv_sec = (time_t)(deadline_us / 1000000u),
                              .tv_nsec = (long)(deadline_us % 1000000u) * 1000};
+    bool late = false;
 
-    while (meeting->round == round && !meeting->code) {
-        if (pthread_cond_timedwait(&self->hub->changed, &self->hub->mutex, &until) == 0)
-            continue;
-        if (meeting->round == round && !meeting->code)
-            return meeting_fail_late(self);
-    }
+    while (meeting->round == round && !meeting->code && !late)
+        late = pthread_cond_timedwait(&self->hub->changed, &self->hub->mutex, &until) != 0;
     if (meeting->round != round)
         return 0;
+    if (!meeting->code)
+        return meeting_fail_late(self);
     return afd_error_set(meeting->code, "%s", meeting->failure);
 }
 

@@ -272,7 +272,7 @@ static int take_all(const struct gather *gather, bool *done_out)
     return error;
 }
 
-/* Sends and receives at the same time: rank 0 may have an error to tell before it reads anything. */
+/* Sends and receives at the same time: rank 0 may have an error to tell before it reads. */
 static int ask_rank_0(struct gather *gather)
 {
     struct afd_tcp *tcp = gather->tcp;

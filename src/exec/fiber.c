@@ -3,7 +3,8 @@
  * fiber.c - fibers on ucontext stacks, switched by _setjmp / _longjmp.
  *
  * swapcontext() saves the signal mask with a system call at every switch; so makecontext() is used
- * once, to get onto a fiber's stack, and jumps do the rest. The sanitizers are told of every switch.
+ * once, to get onto a fiber's stack, and jumps do the rest. The sanitizers are told of every
+ * switch.
  */
 
 /* The fortified longjmp refuses to jump to another stack, which is the point here. */
@@ -82,7 +83,8 @@ static uint64_t guard_bytes(void)
     return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* ------------------------------------------------------------------------------------- switching */
+/* -------------------------------------------------------------------------------------
+ * switching */
 
 static void to_home(struct afd_fibers *set, struct fiber *f)
 {
@@ -145,7 +147,8 @@ back:
     return;
 }
 
-/* ---------------------------------------------------------------------------------------- fibers */
+/* ----------------------------------------------------------------------------------------
+ * fibers */
 
 static int fiber_create(struct afd_fibers *set, struct fiber *f)
 {

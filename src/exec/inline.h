@@ -2,8 +2,9 @@
 /*
  * inline.h - the executor of CPU ranks: a step runs in the calling thread, its blocks as fibers.
  *
- * A wait spins, then yields to the operating system, then sleeps shortly; from the first yield on it
- * consults the watch from time to time, which knows about dead peers, faults, aborts and deadlines.
+ * A wait spins, then yields to the operating system, then sleeps shortly; from the first yield on
+ * it consults the watch from time to time, which knows about dead peers, faults, aborts and
+ * deadlines.
  */
 #ifndef AFD_EXEC_INLINE_H
 #define AFD_EXEC_INLINE_H
@@ -18,8 +19,8 @@ struct afd_verdict {
     uint32_t rank;
 };
 
-/* Asked while a wait lasts; waited_us is how long. A verdict must be final: the wait looks once more,
- * then leaves. */
+/* Asked while a wait lasts; waited_us is how long. A verdict must be final: the wait looks once
+ * more, then leaves. */
 typedef struct afd_verdict (*afd_watch_fn)(void *context, const struct afd_wait *wait,
                                            uint64_t waited_us);
 

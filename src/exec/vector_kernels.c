@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * vector_kernels.c - the CPU's inner loops, compiled once per vector width (see the Makefile) under
- * the suffix AFD_VECTOR_SUFFIX; vector.c picks one at start-up. Plain loops: the compiler vectorises.
+ * the suffix AFD_VECTOR_SUFFIX; vector.c picks one at start-up. Plain loops: the compiler
+ * vectorises.
  *
  * Products and sums are rounded separately (-ffp-contract=off), so every width gives the same bits.
  */

@@ -22,6 +22,13 @@
 #define AFD_STEP static inline __attribute__((unused))
 #endif
 
+/* 1 where device code is generated: for movers whose loop is another one there. */
+#if defined(__CUDA_ARCH__)
+#define AFD_ON_DEVICE 1
+#else
+#define AFD_ON_DEVICE 0
+#endif
+
 /* Alignment of a struct: put it on the first member (a C11 rule). */
 #if defined(__cplusplus)
 #define AFD_ALIGNAS(n) alignas(n)

@@ -19,8 +19,8 @@ struct afd_wait {
 };
 #define AFD_WAIT_OWN_BLOCKS 0xffffffffu
 
-/* A rank's first trouble in a step. `taken` is claimed by compare-and-swap; the winner fills the rest
- * and then releases `ready`. */
+/* A rank's first trouble in a step. `taken` is claimed by compare-and-swap; the winner fills the
+ * rest and then releases `ready`. */
 struct afd_trouble {
     uint32_t taken;
     uint32_t ready;
@@ -36,8 +36,8 @@ struct afd_lane;
 
 /* The executor's side of a step. Host executors set `pause`; a device reads the two words. */
 struct afd_exec {
-    /* Called when a wait looked and was not satisfied, `round` times before. Returns nonzero to look
-     * again, 0 to leave the step (the trouble is then recorded). */
+    /* Called when a wait looked and was not satisfied, `round` times before. Returns nonzero to
+     * look again, 0 to leave the step (the trouble is then recorded). */
     int32_t (*pause)(const struct afd_lane *lane, const struct afd_wait *wait, uint64_t seen,
                      uint64_t round);
     struct afd_trouble *trouble;
@@ -54,7 +54,8 @@ struct afd_lane {
     struct afd_exec *exec;
 };
 
-/* ------------------------------------------------------------------------ collectives of a block */
+/* ------------------------------------------------------------------------ collectives of a
+ * block */
 
 /* Orders all memory accesses of the block's threads before and after it, among themselves. */
 AFD_FN void afd_block_sync(struct afd_lane lane)
@@ -139,10 +140,10 @@ AFD_FN uint32_t afd_block_sum(struct afd_lane lane, uint32_t value)
 
 #define AFD_KEY_NONE 0xffffffffu
 
-/* Stable ranking: returns cursor[key] + the number of threads before this one with the same key, and
- * advances the cursors past the block. AFD_KEY_NONE takes no place. `cursor` is private to the block
- * and ordered by the afd_block_sync() this also is. A block's calls, in turn, rank a whole sequence:
- * what would otherwise be a serial scan. */
+/* Stable ranking: returns cursor[key] + the number of threads before this one with the same key,
+ * and advances the cursors past the block. AFD_KEY_NONE takes no place. `cursor` is private to
+ * the block and ordered by the afd_block_sync() this also is. A block's calls, in turn, rank a
+ * whole sequence: what would otherwise be a serial scan. */
 AFD_FN uint32_t afd_block_rank(struct afd_lane lane, uint32_t key, uint32_t *cursor)
 {
 #if defined(__CUDA_ARCH__)

@@ -2,8 +2,8 @@
 /*
  * layout.h - where everything lies in a rank's window.
  *
- * One window per rank, sized by its role; nothing overlaps. Strides come from the capacity, never from
- * a call's T, so ranks need not agree on T.
+ * One window per rank, sized by its role; nothing overlaps. Strides come from the capacity, never
+ * from a call's T, so ranks need not agree on T.
  *
  *     FFN rank                                    Attention rank
  *     +-----------------------------------+       +-----------------------------------+
@@ -97,14 +97,15 @@ AFD_FN uint64_t afd_reply_stride(const struct afd_shape *shape)
     return afd_round_up(afd_reply_bytes(shape), 32);
 }
 
-/* Reply regions at a source: one per FFN rank, or per position among a token's FFN ranks (ascending)
- * when there are more FFN ranks than routes of a token. */
+/* Reply regions at a source: one per FFN rank, or per position among a token's FFN ranks
+ * (ascending) when there are more FFN ranks than routes of a token. */
 AFD_FN uint32_t afd_reply_regions(const struct afd_shape *shape)
 {
     return afd_min_u32(shape->ffn_ranks, shape->topk);
 }
 
-/* A row of the route table: k local expert numbers (AFD_ROUTE_NONE: not here), then the reply region. */
+/* A row of the route table: k local expert numbers (AFD_ROUTE_NONE: not here), then the reply
+ * region. */
 AFD_FN uint32_t afd_route_row_items(const struct afd_shape *shape)
 {
     return shape->topk + 1;

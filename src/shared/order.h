@@ -4,16 +4,16 @@
  *
  * Three kinds of access exist, and each call names its partner in a comment:
  *
- *   - a 64-bit WORD is released (or added to) by one rank and acquired by another: what the writer's
- *     block did before its release is visible after the acquire. The writer's block calls
- *     afd_block_sync() first, so that one thread's release covers all of them.
- *   - a self-validating LL WORD carries 12 bytes and a 32-bit tag in one single-copy-atomic access: a
- *     valid tag vouches for its own 12 bytes and for nothing else.
- *   - ROWS are plain bytes, ordered by a word.
+ *   - a 64-bit WORD is released (or added to) by one rank and acquired by another: what the
+ *     writer's block did before its release is visible after the acquire. The writer's block calls
+ *     afd_block_sync() first, so that one thread's release covers all of them. - a self-validating
+ *     LL WORD carries 12 bytes and a 32-bit tag in one single-copy-atomic access: a valid tag
+ *     vouches for its own 12 bytes and for nothing else. - ROWS are plain bytes, ordered by a word.
  *
- * On a GPU an LL word is ld/st.relaxed.sys.b128 (a v4.b32 access is not one atomic access). A CPU has
- * no portable 16-byte atomic load: it stores the low half, then releases the half with the tag, and
- * reads in the other order; as the tag's half is acquired, the low half is the one stored with it.
+ * On a GPU an LL word is ld/st.relaxed.sys.b128 (a v4.b32 access is not one atomic access). A CPU
+ * has no portable 16-byte atomic load: it stores the low half, then releases the half with the tag,
+ * and reads in the other order; as the tag's half is acquired, the low half is the one stored with
+ * it.
  */
 #ifndef AFD_SHARED_ORDER_H
 #define AFD_SHARED_ORDER_H
@@ -195,7 +195,8 @@ AFD_FN int32_t afd_wait_word(struct afd_lane lane, const uint64_t *word, struct 
     }
 }
 
-/* Waits until the LL word at `place` has `tag`; its data is then in *word_out. 0: leave the step. */
+/* Waits until the LL word at `place` has `tag`; its data is then in *word_out. 0: leave the
+ * step. */
 AFD_FN int32_t afd_wait_ll(struct afd_lane lane, const uint64_t *place, uint32_t tag,
                            struct afd_wait wait, struct afd_ll *word_out)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * route.h - the routes of a token: which ids are legal, which FFN ranks they hit, what each is told.
+ * route.h - the routes of a token: which ids are legal, which FFN ranks they hit, what each is
+ * told.
  */
 #ifndef AFD_SHARED_ROUTE_H
 #define AFD_SHARED_ROUTE_H
@@ -30,7 +31,7 @@ AFD_FN uint32_t afd_placement_even(uint32_t expert, uint32_t experts, uint32_t r
     uint32_t each = experts / ranks;
     uint32_t more = experts % ranks;
     uint32_t in_larger = more * (each + 1);
-    if (expert < in_larger)
+    if (each == 0 || expert < in_larger)
         return expert / (each + 1);
     return more + (expert - in_larger) / each;
 }

@@ -31,7 +31,7 @@ extern afd_vector_sum_fn afd_vector_sum;
 
 AFD_FN void afd_bytes_copy(struct afd_lane lane, uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
-#if defined(__CUDA_ARCH__)
+#if AFD_ON_DEVICE
     uint64_t both = (uint64_t)(uintptr_t)dst | (uint64_t)(uintptr_t)src;
     if ((both & 15u) == 0) {
         for (uint64_t i = lane.thread; i < bytes / 16; i += lane.threads)
@@ -74,7 +74,7 @@ AFD_FN void afd_row_fill(struct afd_lane lane, uint8_t *dst, uint16_t value, uin
 
 AFD_FN void afd_bytes_zero(struct afd_lane lane, uint8_t *dst, uint64_t bytes)
 {
-#if defined(__CUDA_ARCH__)
+#if AFD_ON_DEVICE
     for (uint64_t i = lane.thread; i < bytes; i += lane.threads)
         dst[i] = 0;
 #else
@@ -89,7 +89,7 @@ AFD_FN void afd_bytes_zero(struct afd_lane lane, uint8_t *dst, uint64_t bytes)
 AFD_FN void afd_rows_sum(struct afd_lane lane, uint16_t *row_out, const uint16_t *const *terms,
                          const float *weights, uint32_t count, uint32_t n)
 {
-#if defined(__CUDA_ARCH__)
+#if AFD_ON_DEVICE
     for (uint32_t i = lane.thread; i < n; i += lane.threads) {
         float sum = afd_bf16_to_f32(terms[0][i]);
         if (weights != 0)

@@ -39,8 +39,8 @@ AFD_FN uint32_t afd_scrub_slot(uint64_t epoch, uint32_t words_tokens)
 
 /* ------------------------------------------------------------------------------ dispatch header */
 
-/* Four LL words, all written in every exchange: [0] counts and flags, [1..3] the presence mask of up
- * to 288 slots (words variant; zero in the rows variant). */
+/* Four LL words, all written in every exchange: [0] counts and flags, [1..3] the presence mask
+ * of up to 288 slots (words variant; zero in the rows variant). */
 #define AFD_HEADER_WORDS 4u
 #define AFD_HEADER_MASK_BITS 96u /* of each mask word */
 

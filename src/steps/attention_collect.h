@@ -2,12 +2,12 @@
 /*
  * attention_collect.h - a source waits for the replies to its tokens and adds them.
  *
- * Waits for:   every FFN rank's reply header of this exchange (L2), then the credits or the slot words
- *              of the rows it owes.
+ * Waits for:   every FFN rank's reply header of this exchange (L2), then the credits or the slot
+ *              words of the rows it owes.
  * Certifies:   nothing; the next dispatch's header certifies that this collect is complete.
- * Why that is enough: which FFN ranks owe a row follows from this source's own routes, kept privately
- *              since dispatch, and each header must confirm the number. Every FFN rank is heard, so
- *              dispatch n+1 may write all their inboxes [R-03].
+ * Why that is enough: which FFN ranks owe a row follows from this source's own routes, kept
+ *              privately since dispatch, and each header must confirm the number. Every FFN rank is
+ *              heard, so dispatch n+1 may write all their inboxes [R-03].
  */
 #ifndef AFD_STEPS_ATTENTION_COLLECT_H
 #define AFD_STEPS_ATTENTION_COLLECT_H

@@ -6,9 +6,10 @@
  * Certifies:   to every FFN rank, also to one without a row: the header of this exchange (L1), and,
  *              in the rows variant, the route table and credits for the rows that are there.
  * Why that is enough: every inbox it writes is free. This source finished collect n-1 only after a
- *              reply header n-1 of every FFN rank (L2), which that rank wrote after its last read of
- *              this source's exchange n-1 [R-03]. A header is written by one block and says all that
- *              the receiver needs to know about the others' work: T, units to come, which slots.
+ *              reply header n-1 of every FFN rank (L2), which that rank wrote after its last read
+ *              of this source's exchange n-1 [R-03]. A header is written by one block and says all
+ *              that the receiver needs to know about the others' work: T, units to come, which
+ *              slots.
  */
 #ifndef AFD_STEPS_ATTENTION_DISPATCH_H
 #define AFD_STEPS_ATTENTION_DISPATCH_H
@@ -123,7 +124,8 @@ AFD_STEP int32_t afd_dispatch_routes_check(struct afd_lane lane, const struct af
     return afd_block_all(lane, ok) ? 0 : AFD_CODE_ROUTE;
 }
 
-/* A fault in the place of a header: the receiver leaves with the first cause and does not time out. */
+/* A fault in the place of a header: the receiver leaves with the first cause and does not time
+ * out. */
 AFD_STEP void afd_dispatch_fault_put(struct afd_lane lane, uint64_t *header, int32_t code,
                                      uint64_t epoch)
 {
@@ -164,8 +166,8 @@ AFD_STEP void afd_dispatch_header_put(struct afd_lane lane, const struct afd_dis
     }
 }
 
-/* The headers this block owes: FFN ranks lane.block, lane.block + lane.blocks, ... Returns 0, or the
- * code of the fault that went out instead. */
+/* The headers this block owes: FFN ranks lane.block, lane.block + lane.blocks, ... Returns 0, or
+ * the code of the fault that went out instead. */
 AFD_STEP int32_t afd_dispatch_headers(struct afd_lane lane, const struct afd_dispatch_args *a,
                                       uint32_t tokens, int32_t code, uint64_t epoch)
 {

@@ -2,12 +2,12 @@
 /*
  * ffn_receive.h - an FFN rank receives the rows of one exchange and groups them by expert.
  *
- * Waits for:   every source's header (L1, see ffn_routes.h), then the credits or the slot words of the
- *              rows that the headers promise. Resident: its blocks meet at one gate.
+ * Waits for:   every source's header (L1, see ffn_routes.h), then the credits or the slot words of
+ *              the rows that the headers promise. Resident: its blocks meet at one gate.
  * Certifies:   nothing; the certificate of what was read here is the reply header of this exchange.
- * Why that is enough: a credit target is what earlier exchanges brought plus this header's units, and
- *              units are added after the rows they count [R-05], so the full sum covers every row.
- *              Every source is heard, so this rank's replies go only to sources that finished
+ * Why that is enough: a credit target is what earlier exchanges brought plus this header's units,
+ *              and units are added after the rows they count [R-05], so the full sum covers every
+ *              row. Every source is heard, so this rank's replies go only to sources that finished
  *              exchange n-1 [R-02].
  */
 #ifndef AFD_STEPS_FFN_RECEIVE_H
@@ -15,7 +15,8 @@
 
 #include "steps/ffn_routes.h"
 
-/* ---------------------------------------------------------------------------------------- output */
+/* ----------------------------------------------------------------------------------------
+ * output */
 
 /* What is known once all histograms are: block 0 writes the counts, every block its share of the
  * padding. */
@@ -69,7 +70,8 @@ AFD_STEP void afd_receive_pad(struct afd_lane lane, const struct afd_receive_arg
     }
 }
 
-/* ------------------------------------------------------------------------------------------ rows */
+/* ------------------------------------------------------------------------------------------
+ * rows */
 
 /* All rows of source s are there. Collective; 0: leave the step. */
 AFD_STEP int32_t afd_receive_credit_wait(struct afd_lane lane, const struct afd_receive_args *a,
@@ -191,7 +193,8 @@ AFD_STEP void afd_receive_scrub(struct afd_lane lane, const struct afd_receive_a
     }
 }
 
-/* ------------------------------------------------------------------------------------------ step */
+/* ------------------------------------------------------------------------------------------
+ * step */
 
 AFD_STEP struct afd_piece afd_receive_piece(struct afd_lane lane, uint32_t tokens)
 {

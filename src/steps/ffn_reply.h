@@ -2,13 +2,13 @@
 /*
  * ffn_reply.h - an FFN rank sums each token's local rows and sends them to their sources.
  *
- * Waits for:   nothing. The reply inboxes it writes are free: receive n heard every source's header n
- *              (L1), which that source wrote after it finished collect n-1 [R-02].
- * Certifies:   to every source, also to one without a row: the reply header of this exchange (L2), and
- *              credits for its rows in the rows variant.
- * Why that is enough: this rank's last read of exchange n's inboxes, routes and headers was in receive
- *              n or by the caller before this call (L0); reply reads private copies only, so the
- *              header may go first [R-03].
+ * Waits for:   nothing. The reply inboxes it writes are free: receive n heard every source's header
+ *              n (L1), which that source wrote after it finished collect n-1 [R-02].
+ * Certifies:   to every source, also to one without a row: the reply header of this exchange (L2),
+ *              and credits for its rows in the rows variant.
+ * Why that is enough: this rank's last read of exchange n's inboxes, routes and headers was in
+ *              receive n or by the caller before this call (L0); reply reads private copies only,
+ *              so the header may go first [R-03].
  */
 #ifndef AFD_STEPS_FFN_REPLY_H
 #define AFD_STEPS_FFN_REPLY_H
@@ -60,7 +60,8 @@ AFD_STEP void afd_reply_header_put(struct afd_lane lane, const struct afd_reply_
                      afd_reply_header_word(h, afd_tag(epoch)));
 }
 
-/* The rows to add for token q as this block's terms, shifted by `begin` elements; returns how many. */
+/* The rows to add for token q as this block's terms, shifted by `begin` elements; returns how
+ * many. */
 AFD_STEP uint32_t afd_reply_terms(struct afd_lane lane, const struct afd_reply_args *a, uint32_t q,
                                   uint64_t begin)
 {

@@ -2,12 +2,12 @@
 /*
  * ffn_routes.h - the first half of ffn_receive: which rows will come, and where each one goes.
  *
- * Waits for:   every source's header of this exchange (L1, also for T = 0), its route table (rows) or
- *              the route words of its present slots (words).
+ * Waits for:   every source's header of this exchange (L1, also for T = 0), its route table (rows)
+ *              or the route words of its present slots (words).
  * Certifies:   nothing; everything later reads is copied privately.
  * Why that is enough: counts, offsets and places follow from routes alone, so rows may still be on
- *              their way. Every block reads the headers itself, and the routes of its own tokens; the
- *              gate then shows it the other blocks' histograms.
+ *              their way. Every block reads the headers itself, and the routes of its own tokens;
+ *              the gate then shows it the other blocks' histograms.
  *
  * The tokens of all sources form one sequence q: source 0's, then source 1's, ... Block b owns a
  * contiguous piece of it. A batch is a stable counting sort of the (token, route) pairs by expert:
@@ -286,8 +286,8 @@ AFD_STEP int32_t afd_receive_count(struct afd_lane lane, const struct afd_receiv
 
 /* --------------------------------------------------------------------------------------- places */
 
-/* After the gate: this block's begin, total and cursor of every expert. *rows_out: rows of the whole
- * batch, padding included. */
+/* After the gate: this block's begin, total and cursor of every expert. *rows_out: rows of the
+ * whole batch, padding included. */
 AFD_STEP void afd_receive_offsets(struct afd_lane lane, const struct afd_receive_args *a,
                                   uint32_t *rows_out)
 {

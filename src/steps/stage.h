@@ -4,8 +4,8 @@
  *
  * Waits for:   the gate waits for this step's own blocks, which must be co-resident; nothing else.
  * Certifies:   nothing to peers.
- * Why that is enough: the state is private to the rank and steps of a stage are ordered by L0; every
- *              block reads it on entry, and only the last block to finish writes it.
+ * Why that is enough: the state is private to the rank and steps of a stage are ordered by L0;
+ *              every block reads it on entry, and only the last block to finish writes it.
  */
 #ifndef AFD_STEPS_STAGE_H
 #define AFD_STEPS_STAGE_H
@@ -45,8 +45,8 @@ AFD_STEP int32_t afd_stage_enter(struct afd_lane lane, const struct afd_stage_st
     return 0;
 }
 
-/* The `number`-th gate (1, 2, ...) of a resident step: every block passes after all have arrived, and
- * sees what they wrote before it. 0: leave the step. */
+/* The `number`-th gate (1, 2, ...) of a resident step: every block passes after all have
+ * arrived, and sees what they wrote before it. 0: leave the step. */
 AFD_STEP int32_t afd_stage_gate(struct afd_lane lane, struct afd_stage_state *stage,
                                 uint32_t number)
 {
@@ -67,8 +67,8 @@ AFD_STEP int32_t afd_stage_gate(struct afd_lane lane, struct afd_stage_state *st
     return afd_block_all(lane, ok);
 }
 
-/* Called once by every block as its last act. Nonzero in all threads of the block that came last: it
- * sees what all blocks wrote, and it alone may change the stage's state. */
+/* Called once by every block as its last act. Nonzero in all threads of the block that came
+ * last: it sees what all blocks wrote, and it alone may change the stage's state. */
 AFD_STEP int32_t afd_stage_last_block(struct afd_lane lane, struct afd_stage_state *stage)
 {
     uint32_t last = 0;
@@ -78,7 +78,8 @@ AFD_STEP int32_t afd_stage_last_block(struct afd_lane lane, struct afd_stage_sta
     return (int32_t)afd_block_or(lane, last);
 }
 
-/* The last block's commit: the stage enters `state`; `exchanges` is 1 if an exchange is complete. */
+/* The last block's commit: the stage enters `state`; `exchanges` is 1 if an exchange is
+ * complete. */
 AFD_STEP void afd_stage_commit(struct afd_lane lane, struct afd_stage_state *stage, uint32_t state,
                                uint32_t exchanges)
 {
