@@ -99,7 +99,7 @@ cuda_report := $(if $(have_nvcc),$(if $(filter %/test_cuda_steps.sh,$(suite)),$(
 # ---- library, command ---------------------------------------------------------------------------
 .PHONY: all deps run test check lint format check-headers man install clean FORCE
 all: $(OUT)/libafd.a $(OUT)/libafd.so $(OUT)/libafd.pc $(command) $(man_pages)
-	$(if $(have_cli),,$(call say,the command afd (needs $(cli_packages): make deps)))
+	$(if $(have_cli),,$(call say,the command afd (needs cli/ and $(cli_packages): make deps)))
 	$(if $(have_scdoc),,$(call say,man pages (scdoc is not installed: make deps)))
 	$(if $(filter no,$(FABRIC)),$(call say,libfabric (FABRIC=no)))
 	$(if $(filter no,$(FABRIC))$(call have,libfabric),,$(call say,libfabric (not installed)))

@@ -48,8 +48,7 @@ static int status_check(const struct afd_group *group, const uint8_t *rows, size
     return 0;
 }
 
-/* -----------------------------------------------------------------------------------------
- * values */
+/* --------------------------------------------------------------------------------------- values */
 
 /* "4096 on ranks 1, 2": the ranks with this value, into text. */
 static void list_ranks(char *text, size_t size, const uint64_t *values, uint32_t world,
@@ -82,8 +81,7 @@ static int compare(const char *field, const uint64_t *values, uint32_t world)
                          other);
 }
 
-/* ------------------------------------------------------------------------------------------
- * hello */
+/* ---------------------------------------------------------------------------------------- hello */
 
 static void hello_fill(const struct afd_group *group, struct afd_hello *hello)
 {
@@ -155,8 +153,7 @@ out:
     return rc;
 }
 
-/* -----------------------------------------------------------------------------------------
- * buffer */
+/* --------------------------------------------------------------------------------------- buffer */
 
 /* The WIRE fields of a buffer, in the order of the values below. */
 static const char *const wire_names[] = {

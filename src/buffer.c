@@ -37,8 +37,7 @@ void afd_buffer_config_init(struct afd_buffer_config *config)
     config->first_epoch = 1;
 }
 
-/* -----------------------------------------------------------------------------------------
- * memory */
+/* --------------------------------------------------------------------------------------- memory */
 
 static void add_region(struct afd_memory *memory, const char *name, uint64_t bytes,
                        uint32_t registered)
@@ -111,8 +110,7 @@ int afd_buffer_memory(const struct afd_group_config *group, const struct afd_buf
     return 0;
 }
 
-/* -----------------------------------------------------------------------------------------
- * create */
+/* --------------------------------------------------------------------------------------- create */
 
 static int copy_placement(struct afd_buffer *buffer)
 {
@@ -280,6 +278,13 @@ static int prepare(struct afd_buffer *buffer, const struct afd_buffer_config *co
 {
     int rc =
         afd_plan_make(&buffer->group->config, config, buffer->group->config.rank, &buffer->plan);
+    if (rc == 0 && buffer->group->buffer_count >= AFD_GROUP_BUFFERS_MAX)
+        rc = afd_error_set(AFD_ESTATE,
+                           "rank %u has %u open buffers in one group, the most there can be",
+                           buffer->group->config.rank, AFD_GROUP_BUFFERS_MAX);
+    if (rc == 0 && afd_group_is_aborted(buffer->group))
+        rc = afd_error_set(AFD_EABORTED, "the group of rank %u was aborted",
+                           buffer->group->config.rank);
     if (rc != 0)
         return rc;
     buffer->config = *config;
@@ -303,12 +308,11 @@ int afd_buffer_create(struct afd_group *group, const struct afd_buffer_config *c
     rc = afd_agree_buffer(group, config, rc);
     if (rc == 0)
         rc = connect_windows(buffer);
-    if (rc == 0)
-        rc = afd_group_add_buffer(group, buffer);
     if (rc != 0) {
         release(buffer);
         return rc;
     }
+    afd_group_add_buffer(group, buffer);
     *buffer_out = buffer;
     return 0;
 }
@@ -327,11 +331,12 @@ int afd_buffer_close(struct afd_buffer *buffer)
     return 0;
 }
 
-/* -------------------------------------------------------------------------------------
- * properties */
+/* ----------------------------------------------------------------------------------- properties */
 
 static int between_exchanges(const struct afd_buffer *buffer)
 {
+    if (__atomic_load_n(&buffer->busy, __ATOMIC_ACQUIRE) != 0)
+        return afd_error_set(AFD_ESTATE, "another thread is inside a call on this buffer");
     for (uint32_t stage = 0; stage < buffer->plan.shape.stages; stage++)
         if (buffer->stage[stage].open)
             return afd_error_set(AFD_ESTATE, "stage %u of rank %u has an open exchange", stage,
@@ -342,7 +347,9 @@ static int between_exchanges(const struct afd_buffer *buffer)
 int afd_buffer_set_blocks(struct afd_buffer *buffer, uint32_t blocks)
 {
     int rc;
-    if (buffer == NULL || blocks < 1 || blocks > AFD_BLOCKS_MAX)
+    if (buffer == NULL)
+        return afd_error_set(AFD_EINVAL, "the buffer is NULL");
+    if (blocks < 1 || blocks > AFD_BLOCKS_MAX)
         return afd_error_set(AFD_EINVAL, "blocks is %u; it must be 1 .. %u", blocks,
                              AFD_BLOCKS_MAX);
     rc = between_exchanges(buffer);
@@ -352,7 +359,9 @@ int afd_buffer_set_blocks(struct afd_buffer *buffer, uint32_t blocks)
 int afd_buffer_set_variant(struct afd_buffer *buffer, uint32_t variant, uint32_t reply_variant)
 {
     int rc;
-    if (buffer == NULL || variant > AFD_VARIANT_ROWS || reply_variant > AFD_VARIANT_ROWS)
+    if (buffer == NULL)
+        return afd_error_set(AFD_EINVAL, "the buffer is NULL");
+    if (variant > AFD_VARIANT_ROWS || reply_variant > AFD_VARIANT_ROWS)
         return afd_error_set(AFD_EINVAL, "variants are %u and %u; each must be 0 .. %u", variant,
                              reply_variant, AFD_VARIANT_ROWS);
     rc = between_exchanges(buffer);

@@ -73,6 +73,8 @@ struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, 
 /* After a step that left with a trouble: the buffer fails, peers are told, the last error says
  * it. */
 int afd_buffer_fail(struct afd_buffer *buffer);
+/* The buffer fails because this rank's group was aborted. */
+void afd_buffer_fail_aborted(struct afd_buffer *buffer);
 /* The sentence of the buffer's fault again; returns its code. */
 int afd_buffer_failed_again(const struct afd_buffer *buffer);
 /* Tells every peer that this rank's group was aborted. Async-signal-safe. */

@@ -19,8 +19,7 @@ static const char *why_not(uint32_t phase)
     }
 }
 
-static int check_call(const struct afd_buffer *buffer, uint32_t stage, uint32_t phase,
-                      uint32_t open)
+static int check_call(struct afd_buffer *buffer, uint32_t stage, uint32_t phase, uint32_t open)
 {
     const char *verb = afd_phase_name(phase);
     uint32_t rank = buffer->group->config.rank;
@@ -31,6 +30,8 @@ static int check_call(const struct afd_buffer *buffer, uint32_t stage, uint32_t 
     if (stage >= buffer->plan.shape.stages)
         return afd_error_set(AFD_EINVAL, "%s on stage %u of rank %u, but the buffer has %u stages",
                              verb, stage, rank, buffer->plan.shape.stages);
+    if (!buffer->failed && afd_group_is_aborted(buffer->group))
+        afd_buffer_fail_aborted(buffer);
     if (buffer->failed)
         return afd_buffer_failed_again(buffer);
     if (buffer->stage[stage].open != open)

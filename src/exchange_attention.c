@@ -6,8 +6,7 @@
 #include "call.h"
 #include "error.h"
 
-/* ---------------------------------------------------------------------------------------
- * dispatch */
+/* ------------------------------------------------------------------------------------- dispatch */
 
 static void step_dispatch(struct afd_lane lane, const void *args)
 {
@@ -139,8 +138,7 @@ int afd_dispatch(struct afd_buffer *buffer, uint32_t stage, const struct afd_tok
     return rc != 0 ? rc : afd_call_leave(buffer, dispatch(buffer, stage, tokens, stream));
 }
 
-/* ----------------------------------------------------------------------------------------
- * collect */
+/* -------------------------------------------------------------------------------------- collect */
 
 void afd_output_init(struct afd_output *output)
 {
@@ -242,8 +240,28 @@ static int collect(struct afd_buffer *buffer, uint32_t stage, struct afd_output 
     return 0;
 }
 
+/* After a fault nothing stale looks valid: rows of an exchange that is open but lost are NaN. */
+static void poison_output(const struct afd_buffer *buffer, uint32_t stage,
+                          const struct afd_output *output)
+{
+    const struct afd_shape *shape = &buffer->plan.shape;
+    struct afd_lane lane = {0, 1, 0, 1, NULL};
+    uint64_t stride;
+    if (!buffer->failed || stage >= shape->stages || !buffer->stage[stage].open ||
+        buffer->plan.role != AFD_ROLE_ATTENTION || output == NULL || output->view ||
+        output->rows == NULL)
+        return;
+    stride = output->rows_stride != 0 ? output->rows_stride : afd_reply_bytes(shape);
+    for (uint32_t t = 0; t < buffer->stage[stage].tokens; t++)
+        afd_row_fill(lane, (uint8_t *)output->rows + stride * t, AFD_BF16_NAN, shape->hidden);
+}
+
 int afd_collect(struct afd_buffer *buffer, uint32_t stage, struct afd_output *output, void *stream)
 {
     int rc = afd_call_enter(buffer, stage, AFD_PHASE_COLLECT, 1);
-    return rc != 0 ? rc : afd_call_leave(buffer, collect(buffer, stage, output, stream));
+    if (rc == 0)
+        return afd_call_leave(buffer, collect(buffer, stage, output, stream));
+    if (buffer != NULL && rc != AFD_EINVAL)
+        poison_output(buffer, stage, output);
+    return rc;
 }

@@ -6,8 +6,7 @@
 #include "call.h"
 #include "error.h"
 
-/* ----------------------------------------------------------------------------------------
- * receive */
+/* -------------------------------------------------------------------------------------- receive */
 
 void afd_batch_init(struct afd_batch *batch)
 {
@@ -27,9 +26,14 @@ static int check_batch(const struct afd_buffer *buffer, const struct afd_batch *
                              "batch is NULL or has size %u instead of %zu; call "
                              "afd_batch_init() first",
                              batch == NULL ? 0 : batch->size, sizeof(*batch));
-    if (batch->rows != NULL && buffer->config.receive == AFD_RECEIVE_INDEXED)
-        return afd_error_set(AFD_EINVAL, "rows are given, but an indexed receive copies none");
-    if (batch->rows != NULL)
+    if (batch->rows_capacity != 0 && buffer->config.receive == AFD_RECEIVE_INDEXED)
+        return afd_error_set(AFD_EINVAL,
+                             "memory for %llu rows is given, but an indexed receive copies none",
+                             (unsigned long long)batch->rows_capacity);
+    if (batch->rows_capacity != 0 && batch->rows == NULL)
+        return afd_error_set(AFD_EINVAL, "rows is NULL, but rows_capacity is %llu",
+                             (unsigned long long)batch->rows_capacity);
+    if (batch->rows_capacity != 0)
         return afd_call_check_stride("rows_stride", batch->rows_stride,
                                      buffer->plan.shape.payload_bytes);
     return 0;
@@ -67,7 +71,7 @@ static void fill_batch_memory(const struct afd_buffer *buffer, uint32_t stage,
         return;
     args->rows = afd_buffer_private(buffer, AFD_PRIVATE_ROWS, stage);
     args->rows_stride = plan->shape.payload_bytes;
-    if (batch->rows != NULL) {
+    if (batch->rows_capacity != 0) {
         args->rows = batch->rows;
         args->rows_stride =
             batch->rows_stride != 0 ? batch->rows_stride : plan->shape.payload_bytes;
@@ -159,8 +163,7 @@ int afd_receive(struct afd_buffer *buffer, uint32_t stage, struct afd_batch *bat
     return rc != 0 ? rc : afd_call_leave(buffer, receive(buffer, stage, batch, stream));
 }
 
-/* ------------------------------------------------------------------------------------------
- * reply */
+/* ---------------------------------------------------------------------------------------- reply */
 
 static void step_reply(struct afd_lane lane, const void *args)
 {

@@ -13,8 +13,7 @@
 #include "buffer.h"
 #include "error.h"
 
-/* ----------------------------------------------------------------------------------------
- * records */
+/* -------------------------------------------------------------------------------------- records */
 
 /* Writes `fault` into this rank's slot of peer `to`; the first fault stays. */
 static void publish_to(const struct afd_buffer *buffer, uint32_t to, const struct afd_fault *fault)
@@ -42,6 +41,7 @@ void afd_buffer_publish_abort(struct afd_buffer *buffer)
     memset(&fault, 0, sizeof(fault));
     fault.code = AFD_EABORTED;
     fault.rank = fault.reporter = buffer->group->config.rank;
+    fault.peer = UINT32_MAX;
     publish(buffer, &fault);
 }
 
@@ -60,8 +60,7 @@ static int adopt(struct afd_buffer *buffer)
     return 0;
 }
 
-/* ------------------------------------------------------------------------------------------
- * blame */
+/* ---------------------------------------------------------------------------------------- blame */
 
 /* From the awaited peer along "waits for" to a rank that waits for nobody, or back to a rank
  * seen. */
@@ -109,9 +108,11 @@ struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, 
         verdict.rank = me;
         return verdict;
     }
-    verdict.rank = afd_group_dead_rank(buffer->group);
-    if (verdict.rank != UINT32_MAX && !peer_closed(buffer, verdict.rank)) {
+    for (uint32_t r = 0; r < world; r++) {
+        if (!afd_group_has_ended(buffer->group, r) || peer_closed(buffer, r))
+            continue;
         verdict.code = AFD_EPEER;
+        verdict.rank = r;
         return verdict;
     }
     verdict.rank = wait->peer;
@@ -122,8 +123,7 @@ struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, 
     return verdict;
 }
 
-/* --------------------------------------------------------------------------------------
- * sentences */
+/* ------------------------------------------------------------------------------------ sentences */
 
 const char *afd_phase_name(uint32_t phase)
 {
@@ -144,17 +144,16 @@ static int say_peer(const struct afd_buffer *buffer, const struct afd_fault *f)
 {
     const char *what = "did not come in time";
     if (f->rank < buffer->group->config.world) {
-        int32_t pidfd = buffer->group->member[f->rank].pidfd;
         if (peer_closed(buffer, f->rank))
             what = "closed its buffer";
-        else if (pidfd >= 0 && afd_group_dead_rank(buffer->group) == f->rank)
+        else if (afd_group_has_ended(buffer->group, f->rank))
             what = "died";
     }
     return afd_error_set(f->code,
-                         "rank %u %s: rank %u waited for its %s in %s, stage %u, exchange %llu "
-                         "(deadline %llu ms)",
-                         f->rank, what, f->reporter, word_name(f->word), afd_phase_name(f->phase),
-                         f->stage, (unsigned long long)f->epoch,
+                         "rank %u %s: rank %u waited for the %s of rank %u in %s, stage %u, "
+                         "exchange %llu (deadline %llu ms)",
+                         f->rank, what, f->reporter, word_name(f->word), f->peer,
+                         afd_phase_name(f->phase), f->stage, (unsigned long long)f->epoch,
                          (unsigned long long)(buffer->deadline_us / 1000));
 }
 
@@ -205,8 +204,7 @@ static int say(const struct afd_buffer *buffer, const struct afd_fault *f)
     }
 }
 
-/* ------------------------------------------------------------------------------------------
- * fail */
+/* ----------------------------------------------------------------------------------------- fail */
 
 static void fill_from_trouble(struct afd_buffer *buffer)
 {
@@ -220,6 +218,7 @@ static void fill_from_trouble(struct afd_buffer *buffer)
     f->stage = buffer->running_stage;
     f->block = t->block;
     f->word = t->kind;
+    f->peer = t->peer;
     f->epoch = afd_buffer_state(buffer, buffer->running_stage)->epoch + 1;
     f->expected = t->expected;
     f->seen = t->seen;
@@ -232,6 +231,15 @@ int afd_buffer_fail(struct afd_buffer *buffer)
     buffer->failed = 1;
     publish(buffer, &buffer->fault);
     return say(buffer, &buffer->fault);
+}
+
+void afd_buffer_fail_aborted(struct afd_buffer *buffer)
+{
+    memset(&buffer->fault, 0, sizeof(buffer->fault));
+    buffer->fault.code = AFD_EABORTED;
+    buffer->fault.rank = buffer->fault.reporter = buffer->group->config.rank;
+    buffer->fault.peer = UINT32_MAX;
+    buffer->failed = 1;
 }
 
 int afd_buffer_failed_again(const struct afd_buffer *buffer)

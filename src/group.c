@@ -18,9 +18,6 @@
 #include "plan.h"
 #include "shared/word.h"
 
-#define DEADLINE_MIN_US 1000u
-#define DEADLINE_MAX_US 3600000000ull
-
 void afd_group_config_init(struct afd_group_config *config)
 {
     memset(config, 0, sizeof(*config));
@@ -32,8 +29,7 @@ void afd_group_config_init(struct afd_group_config *config)
     config->deadline_us = 10000000;
 }
 
-/* ---------------------------------------------------------------------------------------
- * liveness */
+/* ------------------------------------------------------------------------------------- liveness */
 
 static int open_pidfd(int32_t pid)
 {
@@ -58,18 +54,13 @@ static void watch_members(struct afd_group *group, const struct afd_hello *hello
     }
 }
 
-uint32_t afd_group_dead_rank(const struct afd_group *group)
+int afd_group_has_ended(const struct afd_group *group, uint32_t rank)
 {
-    for (uint32_t r = 0; r < group->config.world; r++) {
-        struct pollfd poll_one = {group->member[r].pidfd, POLLIN, 0};
-        if (poll_one.fd >= 0 && poll(&poll_one, 1, 0) == 1)
-            return r;
-    }
-    return UINT32_MAX;
+    struct pollfd process = {group->member[rank].pidfd, POLLIN, 0};
+    return process.fd >= 0 && poll(&process, 1, 0) == 1;
 }
 
-/* -----------------------------------------------------------------------------------------
- * create */
+/* --------------------------------------------------------------------------------------- create */
 
 static int copy_config(struct afd_group *group, const struct afd_group_config *config)
 {
@@ -103,10 +94,10 @@ static int check_config(const struct afd_group_config *config)
     if (config->backend != AFD_BACKEND_INLINE)
         return afd_error_set(AFD_EINVAL, "backend is %u; backends are 1 (inline) and 2 (cuda)",
                              config->backend);
-    if (config->deadline_us < DEADLINE_MIN_US || config->deadline_us > DEADLINE_MAX_US)
+    if (config->deadline_us < AFD_DEADLINE_MIN_US || config->deadline_us > AFD_DEADLINE_MAX_US)
         return afd_error_set(AFD_EINVAL, "deadline is %llu us; it must be %u .. %llu us",
-                             (unsigned long long)config->deadline_us, DEADLINE_MIN_US,
-                             DEADLINE_MAX_US);
+                             (unsigned long long)config->deadline_us, AFD_DEADLINE_MIN_US,
+                             AFD_DEADLINE_MAX_US);
     return 0;
 }
 
@@ -156,6 +147,8 @@ int afd_group_create(const struct afd_group_config *config, struct afd_group **g
         own.world = bootstrap->world;
     }
     rc = check_config(&own);
+    if (rc != 0 && bootstrap == NULL && own.size == sizeof(own) && own.listen_fd >= 0)
+        close(own.listen_fd); /* this library's from the call on, whatever comes of it */
     if (rc == 0 && bootstrap == NULL)
         rc = afd_bootstrap_open(&own, &bootstrap);
     group = rc == 0 ? calloc(1, sizeof(*group)) : NULL;
@@ -204,21 +197,16 @@ uint32_t afd_group_role(const struct afd_group *group, uint32_t rank)
     return rank < group->config.world ? group->roles[rank] : 0;
 }
 
-/* ------------------------------------------------------------------------------------------
- * abort */
+/* ---------------------------------------------------------------------------------------- abort */
 
-int afd_group_add_buffer(struct afd_group *group, struct afd_buffer *buffer)
+void afd_group_add_buffer(struct afd_group *group, struct afd_buffer *buffer)
 {
-    for (uint32_t i = 0; i < AFD_GROUP_BUFFERS_MAX; i++) {
-        if (group->buffers[i] != NULL)
-            continue;
-        __atomic_store_n(&group->buffers[i], buffer, __ATOMIC_SEQ_CST);
-        group->buffer_count++;
-        return 0;
-    }
-    return afd_error_set(AFD_ESTATE,
-                         "rank %u has %u open buffers in one group, the most there can be",
-                         group->config.rank, AFD_GROUP_BUFFERS_MAX);
+    uint32_t slot = 0;
+    while (slot < AFD_GROUP_BUFFERS_MAX && group->buffers[slot] != NULL)
+        slot++;
+    AFD_ASSERT(slot < AFD_GROUP_BUFFERS_MAX);
+    __atomic_store_n(&group->buffers[slot], buffer, __ATOMIC_SEQ_CST);
+    group->buffer_count++;
 }
 
 void afd_group_remove_buffer(struct afd_group *group, struct afd_buffer *buffer)

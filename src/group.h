@@ -8,6 +8,8 @@
 
 #define AFD_GROUP_BUFFERS_MAX 64u
 #define AFD_GROUP_WORLD_MAX 1024u
+#define AFD_DEADLINE_MIN_US 1000u
+#define AFD_DEADLINE_MAX_US 3600000000ull
 
 /* What is known of a rank's process. */
 struct afd_member {
@@ -27,12 +29,12 @@ struct afd_group {
     uint32_t buffer_count;
 };
 
-/* Makes the buffer reachable by aborts. AFD_ESTATE if the group has too many. */
-int afd_group_add_buffer(struct afd_group *group, struct afd_buffer *buffer);
+/* Makes the buffer reachable by aborts; buffer_count must be below AFD_GROUP_BUFFERS_MAX. */
+void afd_group_add_buffer(struct afd_group *group, struct afd_buffer *buffer);
 /* After it returns no abort touches the buffer. */
 void afd_group_remove_buffer(struct afd_group *group, struct afd_buffer *buffer);
 int afd_group_is_aborted(const struct afd_group *group);
-/* Rank whose process has ended, or UINT32_MAX. A system call per visible process. */
-uint32_t afd_group_dead_rank(const struct afd_group *group);
+/* 1 if the process of `rank` is visible from here and has ended. A system call. */
+int afd_group_has_ended(const struct afd_group *group, uint32_t rank);
 
 #endif

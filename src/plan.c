@@ -104,6 +104,8 @@ static int check_numbers(const struct afd_buffer_config *c)
     rc = rc ? rc : check_range("variant", c->variant, 0, AFD_VARIANT_ROWS);
     rc = rc ? rc : check_range("reply_variant", c->reply_variant, 0, AFD_VARIANT_ROWS);
     rc = rc ? rc : check_range("first_epoch", c->first_epoch, 1, FIRST_EPOCH_MAX);
+    if (rc == 0 && c->deadline_us != 0)
+        rc = check_range("deadline_us", c->deadline_us, AFD_DEADLINE_MIN_US, AFD_DEADLINE_MAX_US);
     if (rc == 0 && c->words_tokens > c->capacity)
         rc = afd_error_set(AFD_EINVAL, "words_tokens is %u, more than the capacity of %u",
                            c->words_tokens, c->capacity);

@@ -11,6 +11,7 @@
 #include "bootstrap/tcp_wire.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sodium.h>
 #include <sys/socket.h>
@@ -43,12 +44,15 @@ static inline int listen_at(int family, uint16_t port)
 
 static inline uint16_t port_of(int fd)
 {
-    struct sockaddr_storage at;
+    struct sockaddr_storage at = {0};
     socklen_t bytes = sizeof(at);
+    char port[8] = "";
 
     assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
-    return ntohs(at.ss_family == AF_INET ? ((struct sockaddr_in *)&at)->sin_port
-                                         : ((struct sockaddr_in6 *)&at)->sin6_port);
+    assert_int_equal(getnameinfo((struct sockaddr *)&at, bytes, NULL, 0, port, sizeof(port),
+                                 NI_NUMERICSERV),
+                     0);
+    return (uint16_t)strtoul(port, NULL, 10);
 }
 
 static inline void job_init(struct job *job, struct rank_run *runs, uint32_t count)

@@ -1,48 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* job.c - a whole job inside one test. */
+/* job.c - ranks, and the four verbs called with the job's options. */
 
 #include "job.h"
 
-#include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void *need(void *p)
-{
-    if (p == NULL)
-        abort();
-    return p;
-}
-
-static uint64_t mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9ull;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
-
-uint64_t job_random(uint64_t *state)
-{
-    *state += 0x9e3779b97f4a7c15ull;
-    return mix(*state);
-}
-
-void job_mismatch(struct job *job, const char *format, ...)
-{
-    va_list args;
-    if (__atomic_fetch_add(&job->mismatches, 1, __ATOMIC_RELAXED) != 0)
-        return;
-    va_start(args, format);
-    vsnprintf(job->first_mismatch, sizeof(job->first_mismatch), format, args);
-    va_end(args);
-}
-
-/* -------------------------------------------------------------------------------------------
- * ranks */
+/* ------------------------------------------------------------------------------------------- ranks */
 
 void job_init(struct job *job, const char *roles, const struct afd_buffer_config *config)
 {
@@ -94,7 +59,7 @@ static void fill_reference(struct job *job)
     const struct afd_buffer_config *c = &job->config[job->ffn_rank[0]];
     if (afd_buffer_info(job->buffer[job->ffn_rank[0]], &info) != 0)
         abort();
-    job->placement = need(malloc(c->experts * sizeof(*job->placement)));
+    job->placement = job_need(malloc(c->experts * sizeof(*job->placement)));
     if (c->placement != NULL)
         memcpy(job->placement, c->placement, c->experts * sizeof(*job->placement));
     else
@@ -108,6 +73,9 @@ static void fill_reference(struct job *job)
     job->ref.payload_bytes = info.payload_bytes;
     job->ref.scale_bytes = info.scale_bytes;
     job->ref.placement = job->placement;
+    for (uint32_t f = 0; f < job->ffn_ranks; f++)
+        job->totals[f] = job_need(calloc(c->experts, sizeof(*job->totals[f])));
+    job_check_info(job);
 }
 
 int job_open(struct job *job)
@@ -117,6 +85,8 @@ int job_open(struct job *job)
     int rc = afd_hub_create(job->world, &job->hub);
     if (rc != 0)
         return rc;
+    if (pthread_mutex_init(&job->truth_lock, NULL) != 0)
+        abort();
     for (uint32_t r = 0; r < job->world; r++) {
         opener[r].job = job;
         opener[r].rank = r;
@@ -132,334 +102,207 @@ int job_open(struct job *job)
     return rc;
 }
 
+static void forget_received(struct job *job, uint32_t f, uint32_t stage)
+{
+    struct job_received *received = &job->received[f][stage];
+    if (received->truth != NULL)
+        job_truth_put(job, received->truth);
+    free(received->rows);
+    memset(received, 0, sizeof(*received));
+}
+
 void job_close(struct job *job)
 {
-    for (uint32_t r = 0; r < job->world; r++)
+    for (uint32_t r = 0; r < job->world; r++) {
         if (afd_buffer_close(job->buffer[r]) != 0 || afd_group_destroy(job->group[r]) != 0)
             abort();
+        job->buffer[r] = NULL;
+        job->group[r] = NULL;
+    }
     afd_hub_destroy(job->hub);
+    for (uint32_t f = 0; f < job->ffn_ranks; f++) {
+        for (uint32_t stage = 0; stage < AFD_STAGES_MAX; stage++)
+            forget_received(job, f, stage);
+        free(job->totals[f]);
+        job->totals[f] = NULL;
+    }
+    job_truths_free(job);
+    pthread_mutex_destroy(&job->truth_lock);
     free(job->placement);
     job->placement = NULL;
 }
 
-/* -------------------------------------------------------------------------------------------
- * input */
+/* ---------------------------------------------------------------------------------------- dispatch */
 
-/* Byte b of a row: any bit pattern may occur, but BF16 rows keep to finite values of mixed sign
- * with some zeros, subnormals and negative zeros among them. */
-static uint8_t row_byte(uint64_t key, uint32_t b)
+/* What `count` says of T tokens: T, or a larger bound. */
+static uint32_t bound_of(const struct job *job, uint32_t tokens)
 {
-    uint64_t word = mix(key + b / 2);
-    uint16_t value = (uint16_t)(word & 0x83ff);
-    if ((word >> 20 & 15) != 0)
-        value |= 0x3c00;
-    if ((word >> 24 & 63) == 0)
-        value &= 0x8000;
-    return (uint8_t)(b % 2 == 0 ? value : value >> 8);
+    uint32_t bound = tokens + (job->options.device_count ? 3 : 0);
+    return bound < job->ref.capacity ? bound : job->ref.capacity;
 }
 
-static uint64_t row_key(const struct job *job, uint64_t exchange, uint32_t s, uint32_t t)
+static uint32_t even_shift(const struct job *job)
 {
-    return mix(job->seed * 1000003 + exchange) ^ mix(((uint64_t)s << 32) + t + 1);
+    return job->options.shift & ~1u;
 }
-
-static void make_routes(const struct job *job, uint64_t *state, uint32_t t, int64_t *ids)
-{
-    uint32_t k = job->ref.topk;
-    uint32_t every = job->options.no_routes_in;
-    for (uint32_t i = 0; i < k; i++) {
-        ids[i] = -1;
-        if ((every != 0 && t % every == every - 1) || i >= job->ref.experts)
-            continue;
-        if (job_random(state) % 8 == 0)
-            continue;
-        for (int again = 1; again;) {
-            ids[i] = (int64_t)(job_random(state) % job->ref.experts);
-            again = 0;
-            for (uint32_t j = 0; j < i; j++)
-                again |= ids[j] == ids[i];
-        }
-    }
-}
-
-void job_input_make(const struct job *job, uint32_t s, uint64_t exchange, uint32_t tokens,
-                    struct job_input *in)
-{
-    const struct afd_reference *ref = &job->ref;
-    uint64_t state = mix(job->seed) + exchange * 7919 + s;
-    uint64_t k = ref->topk;
-    in->count = tokens;
-    in->ids = need(calloc(tokens * k + 1, sizeof(*in->ids)));
-    in->ids32 = need(calloc(tokens * k + 1, sizeof(*in->ids32)));
-    in->weights = need(calloc(tokens * k + 1, sizeof(*in->weights)));
-    in->x = need(calloc((uint64_t)tokens * ref->payload_bytes + 1, 1));
-    in->scales = need(calloc((uint64_t)tokens * ref->scale_bytes + 1, 1));
-    in->bias = need(calloc((uint64_t)tokens * ref->hidden + 1, sizeof(*in->bias)));
-    for (uint32_t t = 0; t < tokens; t++) {
-        uint64_t key = row_key(job, exchange, s, t);
-        make_routes(job, &state, t, in->ids + t * k);
-        for (uint32_t i = 0; i < k; i++) {
-            in->ids32[t * k + i] = (int32_t)in->ids[t * k + i];
-            in->weights[t * k + i] = (float)(int64_t)(job_random(&state) % 4001 - 2000) / 1024.0f;
-        }
-        for (uint32_t b = 0; b < ref->payload_bytes; b++)
-            in->x[(uint64_t)t * ref->payload_bytes + b] = row_byte(key, b);
-        for (uint32_t b = 0; b < ref->scale_bytes; b++)
-            in->scales[(uint64_t)t * ref->scale_bytes + b] = (uint8_t)mix(key + 77 + b);
-        for (uint32_t h = 0; h < ref->hidden; h++)
-            in->bias[(uint64_t)t * ref->hidden + h] =
-                (uint16_t)(row_byte(key + 5, 2 * h) | row_byte(key + 5, 2 * h + 1) << 8);
-    }
-}
-
-void job_input_free(struct job_input *in)
-{
-    free(in->ids);
-    free(in->ids32);
-    free(in->weights);
-    free(in->x);
-    free(in->scales);
-    free(in->bias);
-    memset(in, 0, sizeof(*in));
-}
-
-static struct afd_reference_source as_source(const struct job *job, const struct job_input *in)
-{
-    struct afd_reference_source source = {in->count, in->ids, NULL, in->x, NULL};
-    if (job->options.with_weights)
-        source.weights = in->weights;
-    if (job->ref.scale_bytes != 0)
-        source.scales = in->scales;
-    return source;
-}
-
-/* Answer of a global expert to a row: of its bytes, the expert, the exchange and the element. */
-static uint16_t expert_value(const uint8_t *row, uint32_t payload_bytes, uint32_t expert,
-                             uint64_t exchange, uint32_t h)
-{
-    uint64_t seen = row[(2ull * h) % payload_bytes] | (uint64_t)row[(2ull * h + 1) % payload_bytes]
-                                                          << 8;
-    uint64_t word = mix(seen * 65537 + expert * 1009ull + exchange * 31 + h);
-    uint16_t value = (uint16_t)((word & 0x80ff) | (0x3d00 + (word >> 20 & 0x2ff)));
-    if ((word >> 40 & 1023) == 0)
-        value = (uint16_t)(word >> 50 & 1 ? 0x8000 : 0x7fc1); /* -0, or a NaN with a payload */
-    return value;
-}
-
-/* The answers to a whole reference batch; padding rows are poison. */
-static uint16_t *expert_rows(const struct job *job, const struct afd_reference_batch *b,
-                             uint64_t exchange)
-{
-    uint32_t hidden = job->ref.hidden;
-    uint16_t *rows = need(malloc((b->row_count * hidden + 1) * sizeof(*rows)));
-    memset(rows, 0xff, b->row_count * hidden * sizeof(*rows));
-    for (uint32_t e = 0; e < b->local_experts; e++)
-        for (uint64_t r = b->offsets[e]; r < b->offsets[e] + b->counts[e]; r++)
-            for (uint32_t h = 0; h < hidden; h++)
-                rows[r * hidden + h] =
-                    expert_value(b->rows + r * job->ref.payload_bytes, job->ref.payload_bytes,
-                                 b->expert_ids[e], exchange, h);
-    return rows;
-}
-
-/* ------------------------------------------------------------------------------------------
- * checks */
-
-static void reference_batch(struct job *job, uint32_t f, uint64_t exchange, const uint32_t *tokens,
-                            struct afd_reference_batch *batch)
-{
-    struct afd_reference_source source[JOB_RANKS_MAX];
-    struct job_input in[JOB_RANKS_MAX];
-    struct afd_reference ref = job->ref;
-    ref.alignment = job->config[job->ffn_rank[f]].alignment;
-    ref.scale_layout = job->config[job->ffn_rank[f]].scale_layout;
-    for (uint32_t s = 0; s < job->sources; s++) {
-        job_input_make(job, s, exchange, tokens[s], &in[s]);
-        source[s] = as_source(job, &in[s]);
-    }
-    if (afd_reference_batch(&ref, source, f, batch) != 0)
-        abort();
-    for (uint32_t s = 0; s < job->sources; s++)
-        job_input_free(&in[s]);
-}
-
-static void check_scales(struct job *job, const struct afd_buffer_config *c,
-                         const struct afd_batch *got, const struct afd_reference_batch *want,
-                         uint64_t r)
-{
-    uint32_t each = c->scale_layout == AFD_SCALES_ROW_MAJOR ? job->ref.scale_bytes
-                    : c->payload == AFD_PAYLOAD_FP8         ? 4
-                                                            : 1;
-    for (uint32_t i = 0; i < job->ref.scale_bytes / each; i++) {
-        const uint8_t *scale = (const uint8_t *)got->scales + r * got->scales_row_stride +
-                               i * got->scales_group_stride;
-        if (memcmp(scale, want->scales + r * job->ref.scale_bytes + (uint64_t)i * each, each) != 0)
-            job_mismatch(job, "scale %u of row %llu", i, (unsigned long long)r);
-    }
-}
-
-static void check_row(struct job *job, const struct afd_buffer_config *c, const struct afd_batch *got,
-                      const struct afd_reference_batch *want, uint64_t r)
-{
-    uint64_t bytes = job->ref.payload_bytes;
-    const uint8_t *row;
-    const uint8_t *scales = NULL;
-    int padding = want->slots[r] == AFD_SLOT_NONE;
-    if (got->slots[r] != want->slots[r])
-        job_mismatch(job, "row %llu is slot %u, not %u", (unsigned long long)r, got->slots[r],
-                     want->slots[r]);
-    if (got->weights != NULL && memcmp(&got->weights[r], &want->weights[r], sizeof(float)) != 0)
-        job_mismatch(job, "weight of row %llu", (unsigned long long)r);
-    if (padding && (c->receive == AFD_RECEIVE_INDEXED || !c->zero_padding))
-        return;
-    if (c->receive == AFD_RECEIVE_INDEXED) {
-        row = (const uint8_t *)got->inbox + got->slots[r] * got->inbox_stride;
-        scales = row + got->inbox_scales_offset;
-    } else {
-        row = (const uint8_t *)got->rows + r * got->rows_stride;
-    }
-    if (memcmp(row, want->rows + r * bytes, bytes) != 0)
-        job_mismatch(job, "bytes of row %llu", (unsigned long long)r);
-    if (job->ref.scale_bytes == 0)
-        return;
-    if (scales == NULL)
-        check_scales(job, c, got, want, r);
-    else if (memcmp(scales, want->scales + r * job->ref.scale_bytes, job->ref.scale_bytes) != 0)
-        job_mismatch(job, "scales of row %llu", (unsigned long long)r);
-}
-
-static void check_batch(struct job *job, uint32_t f, const struct afd_batch *got,
-                        const struct afd_reference_batch *want)
-{
-    if (got->row_count != want->row_count || got->token_count != want->token_count) {
-        job_mismatch(job, "FFN rank %u has %llu rows of %llu tokens, not %llu of %llu", f,
-                     (unsigned long long)got->row_count, (unsigned long long)got->token_count,
-                     (unsigned long long)want->row_count, (unsigned long long)want->token_count);
-        return;
-    }
-    if (memcmp(got->counts, want->counts, want->local_experts * sizeof(uint32_t)) != 0 ||
-        memcmp(got->offsets, want->offsets, (want->local_experts + 1ull) * sizeof(uint32_t)) != 0)
-        job_mismatch(job, "counts or offsets of FFN rank %u", f);
-    for (uint64_t r = 0; r < want->row_count; r++)
-        check_row(job, &job->config[job->ffn_rank[f]], got, want, r);
-}
-
-/* -----------------------------------------------------------------------------------------
- * exchange */
 
 int job_dispatch(struct job *job, uint32_t s, uint32_t stage, const struct job_input *in)
 {
+    uint64_t topk = job->ref.topk;
+    uint64_t gap = job->options.gap != 0 ? job->options.gap + 1 : 0;
+    int narrow = job->options.narrow_ids != 0;
+    uint32_t count = in->count;
+    struct job_rows x;
+    struct job_rows scales;
+    struct job_rows ids;
+    struct job_rows weights;
     struct afd_tokens tokens;
+    int rc;
+    job_rows_make(in->x, count, job->ref.payload_bytes, gap, job->options.shift, &x);
+    job_rows_make(in->scales, count, job->ref.scale_bytes, gap, job->options.shift, &scales);
+    job_rows_make(narrow ? (const uint8_t *)in->ids32 : (const uint8_t *)in->ids, count,
+                  topk * (narrow ? 4 : 8), 0, 0, &ids);
+    job_rows_make((const uint8_t *)in->weights, count, topk * 4, 0, 0, &weights);
     memset(&tokens, 0, sizeof(tokens));
-    tokens.count = in->count;
-    tokens.x = in->x;
-    tokens.scales = job->ref.scale_bytes != 0 ? in->scales : NULL;
-    tokens.ids = job->options.narrow_ids ? (const void *)in->ids32 : (const void *)in->ids;
-    tokens.id_type = job->options.narrow_ids ? AFD_IDS_INT32 : AFD_IDS_INT64;
-    tokens.weights = job->options.with_weights ? in->weights : NULL;
-    return afd_dispatch(job->buffer[job->source_rank[s]], stage, &tokens, NULL);
+    tokens.count = bound_of(job, count);
+    tokens.device_count = job->options.device_count ? &count : NULL;
+    tokens.x = x.rows;
+    tokens.x_stride = gap != 0 ? x.stride : 0;
+    tokens.scales = job->ref.scale_bytes != 0 ? scales.rows : NULL;
+    tokens.scales_stride = gap != 0 ? scales.stride : 0;
+    tokens.ids = ids.rows;
+    tokens.id_type = narrow ? AFD_IDS_INT32 : AFD_IDS_INT64;
+    tokens.weights = job_sends_weights(job, s) ? (const float *)(const void *)weights.rows : NULL;
+    rc = afd_dispatch(job->buffer[job->source_rank[s]], stage, &tokens, NULL);
+    job_rows_free(&x); /* dispatch has let go of them */
+    job_rows_free(&scales);
+    job_rows_free(&ids);
+    job_rows_free(&weights);
+    return rc;
+}
+
+/* --------------------------------------------------------------------------------------------- FFN */
+
+int job_receive(struct job *job, uint32_t f, uint32_t stage, uint64_t exchange,
+                const uint32_t *tokens)
+{
+    struct job_truth *truth = job_truth_get(job, exchange, tokens);
+    struct job_rows rows = {0};
+    struct afd_batch batch;
+    int rc;
+    afd_batch_init(&batch);
+    if (job->options.own_batch) {
+        job_rows_make(NULL, truth->batch[f].row_count, job->ref.payload_bytes, job->options.gap,
+                      job->options.shift, &rows);
+        batch.rows = rows.rows;
+        batch.rows_stride = job->options.gap != 0 ? rows.stride : 0;
+        batch.rows_capacity = rows.count;
+    }
+    rc = afd_receive(job->buffer[job->ffn_rank[f]], stage, &batch, NULL);
+    if (rc != 0) {
+        free(rows.memory);
+        job_truth_put(job, truth);
+        return rc;
+    }
+    job_check_batch(job, f, &batch, &truth->batch[f]);
+    if (rows.memory != NULL &&
+        (batch.rows != rows.rows || job_rows_touched(&rows) != rows.count + 1))
+        job_mismatch(job, "receive wrote beside the rows of the caller's batch memory");
+    forget_received(job, f, stage);
+    job->received[f][stage].truth = truth;
+    job->received[f][stage].rows = rows.memory;
+    return 0;
+}
+
+int job_reply(struct job *job, uint32_t f, uint32_t stage)
+{
+    const struct job_truth *truth = job->received[f][stage].truth;
+    struct job_rows rows;
+    int rc;
+    job_rows_make((const uint8_t *)truth->answer[f], truth->batch[f].row_count,
+                  job->ref.hidden * 2ull, job->options.gap, even_shift(job), &rows);
+    rc = afd_reply(job->buffer[job->ffn_rank[f]], stage, rows.rows,
+                   job->options.gap != 0 ? rows.stride : 0, NULL);
+    job_rows_free(&rows); /* it must be done with */
+    if (rc == 0)
+        forget_received(job, f, stage);
+    return rc;
 }
 
 int job_ffn(struct job *job, uint32_t f, uint32_t stage, uint64_t exchange, const uint32_t *tokens)
 {
-    struct afd_buffer *buffer = job->buffer[job->ffn_rank[f]];
-    struct afd_reference_batch want;
-    struct afd_batch batch;
-    uint16_t *rows;
-    int rc;
-    afd_batch_init(&batch);
-    rc = afd_receive(buffer, stage, &batch, NULL);
-    if (rc != 0)
-        return rc;
-    reference_batch(job, f, exchange, tokens, &want);
-    check_batch(job, f, &batch, &want);
-    rows = expert_rows(job, &want, exchange);
-    rc = afd_reply(buffer, stage, rows, 0, NULL);
-    memset(rows, 0xee, want.row_count * job->ref.hidden * sizeof(*rows)); /* it must be done with */
-    free(rows);
-    afd_reference_batch_free(&want);
-    return rc;
+    int rc = job_receive(job, f, stage, exchange, tokens);
+    return rc != 0 ? rc : job_reply(job, f, stage);
 }
 
-/* What source s must collect. */
-static uint16_t *reference_rows(struct job *job, uint32_t s, uint64_t exchange,
-                                const uint32_t *tokens, const struct job_input *in)
-{
-    uint32_t hidden = job->ref.hidden;
-    uint64_t n = (uint64_t)tokens[s] * hidden;
-    uint16_t *out = need(calloc(n + 1, sizeof(*out)));
-    uint16_t *partial = need(calloc(n * job->ffn_ranks + 1, sizeof(*partial)));
-    const uint16_t **terms = need(calloc((uint64_t)tokens[s] * (job->ffn_ranks + 2) + 1, sizeof(*terms)));
-    uint32_t *count = need(calloc(tokens[s] + 1ull, sizeof(*count)));
-    int weighted = (int)job->config[job->ffn_rank[0]].weighted_reply;
-    uint64_t stride = job->ffn_ranks + 2ull;
-    for (uint32_t t = 0; t < tokens[s]; t++)
-        for (uint32_t b = 0; b < job->options.bias_count; b++)
-            terms[t * stride + count[t]++] = in->bias + (uint64_t)t * hidden;
-    for (uint32_t f = 0; f < job->ffn_ranks; f++) {
-        struct afd_reference_batch batch;
-        uint16_t *rows;
-        reference_batch(job, f, exchange, tokens, &batch);
-        rows = expert_rows(job, &batch, exchange);
-        for (uint32_t t = 0; t < tokens[s]; t++) {
-            uint16_t *row = partial + f * n + (uint64_t)t * hidden;
-            if (afd_reference_reply(&job->ref, &batch, rows, weighted, s, t, row) != 0)
-                terms[t * stride + count[t]++] = row;
-        }
-        free(rows);
-        afd_reference_batch_free(&batch);
-    }
-    for (uint32_t t = 0; t < tokens[s]; t++)
-        afd_reference_sum(terms + t * stride, count[t], hidden, out + (uint64_t)t * hidden);
-    free(count);
-    free(terms);
-    free(partial);
-    return out;
-}
+/* ----------------------------------------------------------------------------------------- collect */
 
 int job_collect(struct job *job, uint32_t s, uint32_t stage, uint64_t exchange,
                 const uint32_t *tokens)
 {
-    uint64_t bytes = (uint64_t)job->ref.hidden * 2;
-    uint8_t *rows = need(malloc(tokens[s] * bytes + 1));
-    struct job_input in;
+    struct job_truth *truth = job_truth_get(job, exchange, tokens);
+    struct job_rows rows;
     struct afd_output output;
-    uint16_t *want;
     int rc;
-    memset(rows, 0xa5, tokens[s] * bytes);
-    job_input_make(job, s, exchange, tokens[s], &in);
+    job_rows_make(NULL, bound_of(job, tokens[s]), job->ref.hidden * 2ull, job->options.gap,
+                  even_shift(job), &rows);
     afd_output_init(&output);
     output.view = job->options.view;
-    output.rows = job->options.view ? NULL : rows;
+    output.rows = job->options.view ? NULL : rows.rows;
+    output.rows_stride = !job->options.view && job->options.gap != 0 ? rows.stride : 0;
     for (uint32_t b = 0; b < job->options.bias_count; b++)
-        output.bias[b] = in.bias;
+        output.bias[b] = truth->input[s].bias;
     rc = afd_collect(job->buffer[job->source_rank[s]], stage, &output, NULL);
     if (rc == 0) {
-        want = reference_rows(job, s, exchange, tokens, &in);
-        for (uint32_t t = 0; t < tokens[s]; t++) {
-            uint64_t stride = output.rows_stride != 0 ? output.rows_stride : bytes;
-            if (memcmp((uint8_t *)output.rows + t * stride, want + (uint64_t)t * job->ref.hidden,
-                       bytes) != 0)
-                job_mismatch(job, "collected row %u of source %u, exchange %llu", t, s,
-                             (unsigned long long)exchange);
-        }
-        if (output.count != tokens[s])
-            job_mismatch(job, "collect counts %u tokens, not %u", output.count, tokens[s]);
-        free(want);
+        job_check_collected(job, s, truth, &output);
+        if (job_rows_touched(&rows) != rows.count + 1)
+            job_mismatch(job, "collect wrote beside the rows of source %u", s);
+        for (uint64_t t = tokens[s]; t < rows.count; t++)
+            if (!job_rows_untouched(&rows, t))
+                job_mismatch(job, "collect wrote row %llu of source %u, which has %u tokens",
+                             (unsigned long long)t, s, tokens[s]);
     }
-    job_input_free(&in);
-    free(rows);
+    job_rows_free(&rows);
+    job_truth_put(job, truth);
     return rc;
 }
 
-static int source_exchange(struct job *job, uint32_t s, uint32_t stage, uint64_t exchange,
-                           const uint32_t *tokens)
+/* --------------------------------------------------------------------------------- whole exchanges */
+
+static int source_dispatch(struct job *job, uint32_t s, const struct job_flight *flight)
 {
-    struct job_input in;
-    int rc;
-    job_input_make(job, s, exchange, tokens[s], &in);
-    rc = job_dispatch(job, s, stage, &in);
-    job_input_free(&in); /* dispatch has let go of it */
+    struct job_truth *truth = job_truth_get(job, flight->exchange, flight->tokens);
+    int rc = job_dispatch(job, s, flight->stage, &truth->input[s]);
+    job_truth_put(job, truth);
+    return rc;
+}
+
+static int source_dispatches(struct job *job, uint32_t s, const struct job_flight *flights,
+                             uint32_t count)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < count; i++)
+        rc = source_dispatch(job, s, &flights[i]);
+    return rc;
+}
+
+static int source_collects(struct job *job, uint32_t s, const struct job_flight *flights,
+                           uint32_t count)
+{
+    int rc = 0;
+    for (uint32_t i = count; rc == 0 && i-- > 0;)
+        rc = job_collect(job, s, flights[i].stage, flights[i].exchange, flights[i].tokens);
+    return rc;
+}
+
+static int ffn_answers(struct job *job, uint32_t f, const struct job_flight *flights,
+                       uint32_t count)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < count; i++)
+        rc = job_receive(job, f, flights[i].stage, flights[i].exchange, flights[i].tokens);
+    for (uint32_t i = count; rc == 0 && i-- > 0;)
+        rc = job_reply(job, f, flights[i].stage);
     return rc;
 }
 
@@ -467,58 +310,66 @@ struct runner {
     struct job *job;
     uint32_t rank;
     uint32_t index;
-    uint32_t stage;
-    uint64_t exchange;
-    const uint32_t *tokens;
+    const struct job_flight *flights;
+    uint32_t count;
     int rc;
+    char error[512];
 };
 
 static void *run_rank(void *arg)
 {
     struct runner *r = arg;
-    struct job *job = r->job;
-    if (job->roles[r->rank] == AFD_ROLE_FFN) {
-        r->rc = job_ffn(job, r->index, r->stage, r->exchange, r->tokens);
-        return NULL;
-    }
-    r->rc = source_exchange(job, r->index, r->stage, r->exchange, r->tokens);
-    if (r->rc == 0)
-        r->rc = job_collect(job, r->index, r->stage, r->exchange, r->tokens);
+    if (r->job->roles[r->rank] == AFD_ROLE_FFN)
+        r->rc = ffn_answers(r->job, r->index, r->flights, r->count);
+    else
+        r->rc = source_dispatches(r->job, r->index, r->flights, r->count);
+    if (r->rc == 0 && r->job->roles[r->rank] == AFD_ROLE_ATTENTION)
+        r->rc = source_collects(r->job, r->index, r->flights, r->count);
+    snprintf(r->error, sizeof(r->error), "%s", r->rc != 0 ? afd_last_error() : "");
     return NULL;
 }
 
-static int exchange_by_threads(struct job *job, uint32_t stage, uint64_t exchange,
-                               const uint32_t *tokens)
+static int fly_by_threads(struct job *job, const struct job_flight *flights, uint32_t count)
 {
     pthread_t thread[JOB_RANKS_MAX];
     struct runner runner[JOB_RANKS_MAX];
     uint32_t sources = 0;
     uint32_t ffn_ranks = 0;
     int rc = 0;
+    for (uint32_t i = 0; i < count; i++) /* made here, so that the ranks run side by side */
+        job_truth_put(job, job_truth_get(job, flights[i].exchange, flights[i].tokens));
     for (uint32_t r = 0; r < job->world; r++) {
         uint32_t index = job->roles[r] == AFD_ROLE_FFN ? ffn_ranks++ : sources++;
-        struct runner one = {job, r, index, stage, exchange, tokens, 0};
+        struct runner one = {job, r, index, flights, count, 0, ""};
         runner[r] = one;
         if (pthread_create(&thread[r], NULL, run_rank, &runner[r]) != 0)
             abort();
     }
     for (uint32_t r = 0; r < job->world; r++) {
         pthread_join(thread[r], NULL);
+        if (rc == 0 && runner[r].rc != 0)
+            job_mismatch(job, "rank %u: %s", r, runner[r].error);
         rc = rc != 0 ? rc : runner[r].rc;
     }
     return rc;
 }
 
-int job_exchange(struct job *job, uint32_t stage, uint64_t exchange, const uint32_t *tokens)
+int job_fly(struct job *job, const struct job_flight *flights, uint32_t count)
 {
     int rc = 0;
     if (job->options.threads)
-        return exchange_by_threads(job, stage, exchange, tokens);
+        return fly_by_threads(job, flights, count);
     for (uint32_t s = 0; rc == 0 && s < job->sources; s++)
-        rc = source_exchange(job, s, stage, exchange, tokens);
+        rc = source_dispatches(job, s, flights, count);
     for (uint32_t f = 0; rc == 0 && f < job->ffn_ranks; f++)
-        rc = job_ffn(job, f, stage, exchange, tokens);
+        rc = ffn_answers(job, f, flights, count);
     for (uint32_t s = 0; rc == 0 && s < job->sources; s++)
-        rc = job_collect(job, s, stage, exchange, tokens);
+        rc = source_collects(job, s, flights, count);
     return rc;
+}
+
+int job_exchange(struct job *job, uint32_t stage, uint64_t exchange, const uint32_t *tokens)
+{
+    struct job_flight flight = {stage, exchange, tokens};
+    return job_fly(job, &flight, 1);
 }

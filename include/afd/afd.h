@@ -60,6 +60,8 @@ extern "C" {
     X(AFD_EBOOTSTRAP, -12, "bootstrap failed")                                                     \
     X(AFD_EPROTO, -13, "a peer sent something impossible")
 
+#define AFD_OK 0
+
 enum afd_error {
 #define AFD_ERROR_ENUM(name, value, text) name = value,
     AFD_ERROR_LIST(AFD_ERROR_ENUM)
@@ -146,8 +148,9 @@ AFD_API AFD_CHECK int afd_group_create(const struct afd_group_config *config,
 /* Needs no live peer. Buffers of the group must be closed before: else AFD_ESTATE, nothing freed.
  * NULL is allowed. */
 AFD_API int afd_group_destroy(struct afd_group *group);
-/* Releases every wait of this rank and of its peers with AFD_EABORTED; all buffers of the group
- * fail. Any thread may call it, also a signal handler. */
+/* Releases every wait of an exchange, of this rank and of its peers, with AFD_EABORTED; every later
+ * call on a buffer of the group fails with it. Waits of create functions end by their own timeout.
+ * Any thread may call it, also a signal handler. */
 AFD_API void afd_group_abort(struct afd_group *group);
 AFD_API uint32_t afd_group_rank(const struct afd_group *group);
 AFD_API uint32_t afd_group_world(const struct afd_group *group);
@@ -318,12 +321,12 @@ AFD_API AFD_CHECK int afd_dispatch(struct afd_buffer *buffer, uint32_t stage,
 struct afd_batch {
     uint32_t size;           /* in: sizeof(struct afd_batch) */
     uint32_t tokens_hint;    /* in: expected tokens per source, sizes a GPU launch; 0: unknown */
-    void *rows;              /* in: NULL (library memory) or the caller's [rows_capacity] rows of
-                               payload_bytes, rows_stride apart; out: expanded rows; indexed: NULL */
+    void *rows;              /* in: the caller's memory if rows_capacity is not 0; out: expanded
+                               rows, in the caller's or the library's memory; indexed: NULL */
     uint64_t rows_stride;    /* in for the caller's memory (0: payload_bytes); out: bytes */
-    uint64_t rows_capacity;  /* in for the caller's memory: rows it holds */
+    uint64_t rows_capacity;  /* in: rows the caller's memory holds; 0: use the library's */
     const uint32_t *counts;  /* out [local_experts] rows of each expert, without padding */
-    const uint32_t *offsets; /* out [local_experts + 1] first row of each expert; last: row_count */
+    const uint32_t *offsets; /* out [local_experts + 1] first row of each; last: row_count */
     const void *scales; /* out: expanded scales, or NULL; indexed: scales lie behind the payload */
     uint64_t scales_row_stride;   /* out: bytes between rows of one group of scales */
     uint64_t scales_group_stride; /* out: bytes between scale g and g + 1 of one row */
@@ -381,6 +384,20 @@ enum afd_phase {
     AFD_PHASE_COLLECT = 4,
 };
 
+/* The words ranks wait for; doc/protocol.md says who writes and reads each. */
+enum afd_word_kind {
+    AFD_WORD_NONE = 0,
+    AFD_WORD_HEADER = 1, /* source -> FFN, LL: this exchange's header */
+    AFD_WORD_ROUTES = 2, /* source -> FFN, release: the route table of a rows header is there */
+    AFD_WORD_CREDIT = 3, /* source -> FFN, add: units of rows that arrived, cumulative */
+    AFD_WORD_SLOT = 4,   /* source -> FFN, LL: a piece of a row */
+    AFD_WORD_REPLY_HEADER = 5, /* FFN -> source, LL: this exchange's reply header */
+    AFD_WORD_REPLY_CREDIT = 6, /* FFN -> source, add: units of reply rows, cumulative */
+    AFD_WORD_REPLY_SLOT = 7,   /* FFN -> source, LL: a piece of a reply row */
+    AFD_WORD_BLOCKS = 8,       /* this step's own blocks */
+    AFD_WORD_STATE = 9,        /* the stage's state word */
+};
+
 /* What went wrong where. */
 struct afd_fault {
     int32_t code;      /* AFD_E*, 0: no fault */
@@ -388,9 +405,9 @@ struct afd_fault {
     uint32_t reporter; /* the rank that found it */
     uint32_t phase;    /* enum afd_phase the reporter was in */
     uint32_t stage;
-    uint32_t block; /* block of the reporter's step */
-    uint32_t word;  /* which word it waited for: enum afd_word_kind of doc/protocol.md */
-    uint32_t reserved;
+    uint32_t block;    /* block of the reporter's step */
+    uint32_t word;     /* enum afd_word_kind: which word it waited for */
+    uint32_t peer;     /* whose word that was; UINT32_MAX if no peer was involved */
     uint64_t epoch;    /* exchange number on that stage */
     uint64_t expected; /* value waited for */
     uint64_t seen;     /* value found */

@@ -388,7 +388,7 @@ static int server_run(struct server *server)
     if (!error)
         send_ready(tcp);
 out:
-    for (uint32_t i = 0; i < server->stranger_count; i++)
+    for (uint32_t i = 0; server->strangers && i < server->stranger_count; i++)
         afd_socket_close(server->strangers[i].fd);
     free(server->polls);
     free(server->strangers);

@@ -63,7 +63,7 @@ int afd_address_resolve(const struct afd_address *address, bool listen, struct a
 
 void afd_socket_name(int fd, bool peer, char text_out[AFD_ADDRESS_TEXT_BYTES])
 {
-    struct sockaddr_storage name;
+    struct sockaddr_storage name = {0};
     socklen_t bytes = sizeof(name);
     struct sockaddr *at = (struct sockaddr *)&name;
     char host[64];

@@ -83,8 +83,7 @@ static uint64_t guard_bytes(void)
     return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* -------------------------------------------------------------------------------------
- * switching */
+/* ------------------------------------------------------------------------------------ switching */
 
 static void to_home(struct afd_fibers *set, struct fiber *f)
 {
@@ -147,8 +146,7 @@ back:
     return;
 }
 
-/* ----------------------------------------------------------------------------------------
- * fibers */
+/* --------------------------------------------------------------------------------------- fibers */
 
 static int fiber_create(struct afd_fibers *set, struct fiber *f)
 {

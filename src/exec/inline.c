@@ -37,12 +37,14 @@ static int32_t wait_longer(struct afd_inline *inl, const struct afd_lane *lane,
         inl->wait_start_us = now;
         inl->next_watch_us = now + WATCH_EVERY_US;
     }
-    if (inl->verdict.code != 0) { /* and the look after it was in vain as well */
+    if (inl->verdict.code != 0 && inl->verdict_of.peer == wait->peer &&
+        inl->verdict_of.kind == wait->kind) { /* the look after it was in vain as well */
         afd_trouble_report(*lane, inl->verdict.code, inl->verdict.rank, *wait, seen);
         return 0;
     }
     if (now >= inl->next_watch_us) {
         inl->verdict = inl->watch(inl->watch_context, wait, now - inl->wait_start_us);
+        inl->verdict_of = *wait;
         inl->next_watch_us = now + WATCH_EVERY_US;
         return 1;
     }
@@ -66,6 +68,7 @@ static int32_t pause_inline(const struct afd_lane *lane, const struct afd_wait *
         inl->idle = 0;
         inl->rounds = 0;
         inl->wait_start_us = 0;
+        inl->verdict.code = 0;
     }
     if (inl->blocks > 1) {
         uint32_t others = afd_fibers_yield(inl->fibers);

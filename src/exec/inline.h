@@ -37,7 +37,8 @@ struct afd_inline {
     uint64_t rounds;
     uint64_t wait_start_us; /* 0: not yet yielding */
     uint64_t next_watch_us;
-    struct afd_verdict verdict;
+    struct afd_verdict verdict; /* found while `verdict_of` was unsatisfied */
+    struct afd_wait verdict_of;
     uint64_t yields; /* how often waits gave the processor away, for statistics */
 };
 

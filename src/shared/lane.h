@@ -27,7 +27,9 @@ struct afd_trouble {
     int32_t code;  /* AFD_E* */
     uint32_t rank; /* world rank at fault */
     uint32_t kind; /* enum afd_word_kind, 0 if no wait was involved */
+    uint32_t peer; /* whose word that is */
     uint32_t block;
+    uint32_t reserved;
     uint64_t expected;
     uint64_t seen;
 };

@@ -122,6 +122,7 @@ AFD_FN void afd_trouble_report(struct afd_lane lane, int32_t code, uint32_t rank
     trouble->code = code;
     trouble->rank = rank;
     trouble->kind = wait.kind;
+    trouble->peer = wait.peer;
     trouble->block = lane.block;
     trouble->expected = wait.expected;
     trouble->seen = seen;

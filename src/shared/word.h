@@ -5,24 +5,11 @@
 #ifndef AFD_SHARED_WORD_H
 #define AFD_SHARED_WORD_H
 
+#include "afd/afd.h"
 #include "shared/order.h"
 
 /* Part of the agreement between ranks: a change of any layout or meaning below is a new version. */
 #define AFD_WIRE_VERSION 1u
-
-/* Names a word in faults and waits. */
-enum afd_word_kind {
-    AFD_WORD_NONE = 0,
-    AFD_WORD_HEADER = 1, /* source -> FFN, LL: this exchange's header */
-    AFD_WORD_ROUTES = 2, /* source -> FFN, release: the route table of a rows header is there */
-    AFD_WORD_CREDIT = 3, /* source -> FFN, add: units of rows that arrived, cumulative */
-    AFD_WORD_SLOT = 4,   /* source -> FFN, LL: a piece of a row */
-    AFD_WORD_REPLY_HEADER = 5, /* FFN -> source, LL: this exchange's reply header */
-    AFD_WORD_REPLY_CREDIT = 6, /* FFN -> source, add: units of reply rows, cumulative */
-    AFD_WORD_REPLY_SLOT = 7,   /* FFN -> source, LL: a piece of a reply row */
-    AFD_WORD_BLOCKS = 8,       /* this step's own blocks */
-    AFD_WORD_STATE = 9,        /* the stage's state word */
-};
 
 /* [R-06] The tag of an epoch in an LL word: never 0 (fresh memory), and repeats after 2^32 - 1
  * exchanges, long after afd_scrub_slot() has wiped every older one. */

@@ -15,8 +15,7 @@
 
 #include "steps/ffn_routes.h"
 
-/* ----------------------------------------------------------------------------------------
- * output */
+/* --------------------------------------------------------------------------------------- output */
 
 /* What is known once all histograms are: block 0 writes the counts, every block its share of the
  * padding. */
@@ -70,8 +69,7 @@ AFD_STEP void afd_receive_pad(struct afd_lane lane, const struct afd_receive_arg
     }
 }
 
-/* ------------------------------------------------------------------------------------------
- * rows */
+/* ----------------------------------------------------------------------------------------- rows */
 
 /* All rows of source s are there. Collective; 0: leave the step. */
 AFD_STEP int32_t afd_receive_credit_wait(struct afd_lane lane, const struct afd_receive_args *a,
@@ -193,8 +191,7 @@ AFD_STEP void afd_receive_scrub(struct afd_lane lane, const struct afd_receive_a
     }
 }
 
-/* ------------------------------------------------------------------------------------------
- * step */
+/* ----------------------------------------------------------------------------------------- step */
 
 AFD_STEP struct afd_piece afd_receive_piece(struct afd_lane lane, uint32_t tokens)
 {
