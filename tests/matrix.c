@@ -248,8 +248,8 @@ static void set_options(const struct pairwise_row *row, struct job_options *o)
     o->own_batch = row->level[BATCH];
 }
 
-/* FFN rank of expert e; "last" and "hole" leave ranks without any expert. */
-static uint32_t placed(uint8_t kind, uint32_t e, uint32_t ffn_ranks, uint64_t *state)
+/* FFN rank of the next expert; "last" and "hole" leave ranks without any expert. */
+static uint32_t placed(uint8_t kind, uint32_t ffn_ranks, uint64_t *state)
 {
     switch (kind) {
     case PLACEMENT_RANDOM:
@@ -267,7 +267,7 @@ static uint32_t *make_placement(const struct pairwise_row *row, uint32_t experts
     uint32_t *placement = job_need(malloc(experts * sizeof(*placement)));
     uint64_t state = seed;
     for (uint32_t e = 0; e < experts; e++)
-        placement[e] = placed(row->level[PLACEMENT], e, ffn_ranks, &state);
+        placement[e] = placed(row->level[PLACEMENT], ffn_ranks, &state);
     return placement;
 }
 
