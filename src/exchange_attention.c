@@ -91,6 +91,7 @@ static void fill_dispatch(struct afd_buffer *buffer, uint32_t stage,
     args->hits = afd_buffer_private(buffer, AFD_PRIVATE_HITS, stage);
     args->reply_rows = afd_buffer_private(buffer, AFD_PRIVATE_REPLY_ROWS, stage);
     args->sent = afd_buffer_private(buffer, AFD_PRIVATE_SENT, 0);
+    args->credit_sent = afd_buffer_private(buffer, AFD_PRIVATE_CREDIT_SENT, stage);
     args->count_out = afd_buffer_private(buffer, AFD_PRIVATE_COUNT, stage);
     args->device_count = tokens->device_count;
     args->x = tokens->x;
@@ -208,7 +209,7 @@ static void fill_collect(struct afd_buffer *buffer, uint32_t stage, const struct
     args->count = afd_buffer_private(buffer, AFD_PRIVATE_COUNT, stage);
     args->credit_base = afd_buffer_private(buffer, AFD_PRIVATE_CREDIT_BASE, stage);
     args->terms = afd_buffer_private(buffer, AFD_PRIVATE_TERMS, 0);
-    args->headers = afd_buffer_private(buffer, AFD_PRIVATE_REPLY_HEADERS, 0);
+    args->peers = afd_buffer_private(buffer, AFD_PRIVATE_REPLY_PEERS, 0);
     args->bias[0] = output->bias[0];
     args->bias[1] = output->bias[1];
     args->rows = output->view ? NULL : output->rows;

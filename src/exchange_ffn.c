@@ -217,6 +217,7 @@ static int reply(struct afd_buffer *buffer, uint32_t stage, const void *rows, ui
     args.rows_stride = stride;
     args.terms = afd_buffer_private(buffer, AFD_PRIVATE_TERMS, 0);
     args.term_weights = afd_buffer_private(buffer, AFD_PRIVATE_TERM_WEIGHTS, 0);
+    args.credit_sent = afd_buffer_private(buffer, AFD_PRIVATE_CREDIT_SENT, stage);
     args.stage = stage;
     args.ffn = buffer->plan.index;
     rc = afd_call_run(buffer, step_reply, &args);

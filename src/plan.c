@@ -218,6 +218,7 @@ static void place_attention(struct afd_plan *plan, uint64_t *cursor)
 {
     const struct afd_shape *s = &plan->shape;
     place(plan, cursor, AFD_PRIVATE_CREDIT_BASE, s->ffn_ranks, sizeof(uint64_t));
+    place(plan, cursor, AFD_PRIVATE_CREDIT_SENT, s->ffn_ranks, sizeof(uint64_t));
     place(plan, cursor, AFD_PRIVATE_HITS, (uint64_t)s->capacity * afd_hit_words(s->ffn_ranks),
           sizeof(uint64_t));
     place(plan, cursor, AFD_PRIVATE_REPLY_ROWS, s->ffn_ranks, sizeof(uint32_t));
@@ -229,6 +230,7 @@ static void place_ffn(struct afd_plan *plan, uint64_t *cursor, int expanded)
     const struct afd_shape *s = &plan->shape;
     uint64_t tokens = (uint64_t)s->sources * s->capacity;
     place(plan, cursor, AFD_PRIVATE_CREDIT_BASE, s->sources, sizeof(uint64_t));
+    place(plan, cursor, AFD_PRIVATE_CREDIT_SENT, s->sources, sizeof(uint64_t));
     place(plan, cursor, AFD_PRIVATE_ROUTES, tokens * afd_route_row_items(s), sizeof(uint16_t));
     place(plan, cursor, AFD_PRIVATE_TOKEN_ROWS, tokens * s->topk, sizeof(uint32_t));
     place(plan, cursor, AFD_PRIVATE_SOURCES, s->sources, sizeof(struct afd_source_meta));
@@ -250,7 +252,7 @@ static void place_shared(struct afd_plan *plan, uint64_t *cursor)
           sizeof(const uint16_t *));
     if (plan->role == AFD_ROLE_ATTENTION) {
         uint64_t each = (uint64_t)AFD_BLOCKS_MAX * s->ffn_ranks;
-        place(plan, cursor, AFD_PRIVATE_REPLY_HEADERS, each, sizeof(struct afd_reply_header));
+        place(plan, cursor, AFD_PRIVATE_REPLY_PEERS, each, sizeof(struct afd_collect_peer));
         place(plan, cursor, AFD_PRIVATE_SENT, each, sizeof(uint32_t));
         place(plan, cursor, AFD_PRIVATE_EXPERT_FFN, s->experts, sizeof(uint16_t));
         place(plan, cursor, AFD_PRIVATE_EXPERT_LOCAL, s->experts, sizeof(uint16_t));

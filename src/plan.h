@@ -17,6 +17,7 @@
 enum afd_private {
     AFD_PRIVATE_STATE,       /* struct afd_stage_state */
     AFD_PRIVATE_CREDIT_BASE, /* u64 per peer */
+    AFD_PRIVATE_CREDIT_SENT, /* u64 per peer */
     AFD_PRIVATE_HITS,        /* Attention: u64 [capacity][hit words] */
     AFD_PRIVATE_REPLY_ROWS,  /* Attention: u32 [F] */
     AFD_PRIVATE_COUNT,       /* Attention: u32 */
@@ -31,16 +32,16 @@ enum afd_private {
     AFD_PRIVATE_ROWS,        /* FFN, expanded: [batch rows] payloads */
     AFD_PRIVATE_SCALES,      /* FFN, expanded: [batch rows] scales */
     /* one for all stages: a rank runs one step at a time on a buffer */
-    AFD_PRIVATE_TERMS,         /* pointers [blocks][k + 2] */
-    AFD_PRIVATE_TERM_WEIGHTS,  /* FFN: f32 [blocks][k] */
-    AFD_PRIVATE_REPLY_HEADERS, /* Attention: [blocks][F] */
-    AFD_PRIVATE_SENT,          /* Attention: u32 [blocks][F] */
-    AFD_PRIVATE_META,          /* FFN: struct afd_source_meta [blocks][N] */
-    AFD_PRIVATE_HISTOGRAM,     /* FFN: u32 [blocks][local experts], four arrays */
-    AFD_PRIVATE_TOTALS,        /* FFN: u64 [local experts] */
-    AFD_PRIVATE_EXPERT_FFN,    /* Attention: u16 [experts] */
-    AFD_PRIVATE_EXPERT_LOCAL,  /* Attention: u16 [experts] */
-    AFD_PRIVATE_EXPERT_IDS,    /* FFN: u32 [local experts] */
+    AFD_PRIVATE_TERMS,        /* pointers [blocks][k + 2] */
+    AFD_PRIVATE_TERM_WEIGHTS, /* FFN: f32 [blocks][k] */
+    AFD_PRIVATE_REPLY_PEERS,  /* Attention: [blocks][F] */
+    AFD_PRIVATE_SENT,         /* Attention: u32 [blocks][F] */
+    AFD_PRIVATE_META,         /* FFN: struct afd_source_meta [blocks][N] */
+    AFD_PRIVATE_HISTOGRAM,    /* FFN: u32 [blocks][local experts], four arrays */
+    AFD_PRIVATE_TOTALS,       /* FFN: u64 [local experts] */
+    AFD_PRIVATE_EXPERT_FFN,   /* Attention: u16 [experts] */
+    AFD_PRIVATE_EXPERT_LOCAL, /* Attention: u16 [experts] */
+    AFD_PRIVATE_EXPERT_IDS,   /* FFN: u32 [local experts] */
     AFD_PRIVATE_COUNT_OF_KINDS
 };
 #define AFD_PRIVATE_PER_STAGE AFD_PRIVATE_TERMS /* kinds before it exist once per stage */

@@ -48,10 +48,21 @@ static void round_sum(uint16_t *restrict row_out, const float *restrict sum, uin
         row_out[i] = afd_f32_to_bf16(sum[i]);
 }
 
+/* The sum of one term: itself, but for NaNs. */
+static void round_one(uint16_t *restrict row_out, const uint16_t *restrict term, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        row_out[i] = (uint16_t)((term[i] & 0x7fffu) > 0x7f80u ? 0x7fc0u : term[i]);
+}
+
 void JOIN(afd_vector_sum, AFD_VECTOR_SUFFIX)(uint16_t *row_out, const uint16_t *const *terms,
                                              const float *weights, uint32_t count, uint32_t n)
 {
     float sum[CHUNK];
+    if (count == 1 && weights == NULL) {
+        round_one(row_out, terms[0], n);
+        return;
+    }
     for (uint32_t begin = 0; begin < n; begin += CHUNK) {
         uint32_t m = n - begin < CHUNK ? n - begin : CHUNK;
         first_term(sum, terms[0] + begin, weights, m);

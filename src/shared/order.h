@@ -182,18 +182,25 @@ AFD_FN int32_t afd_wait_pause(const struct afd_lane *lane, const struct afd_wait
 #endif
 }
 
-/* Waits until *word >= wait.expected, and acquires it. Returns 0 if the step must be left instead.
- * Each thread waits for itself; afd_block_all() joins a block. */
-AFD_FN int32_t afd_wait_word(struct afd_lane lane, const uint64_t *word, struct afd_wait wait)
+/* Waits until *word >= wait.expected, and acquires it; *seen_out is what it then was. Returns 0 if the
+ * step must be left instead. Each thread waits for itself; afd_block_all() joins a block. */
+AFD_FN int32_t afd_wait_word_seen(struct afd_lane lane, const uint64_t *word, struct afd_wait wait,
+                                  uint64_t *seen_out)
 {
     uint64_t start = 0;
     for (uint64_t round = 0;; round++) {
-        uint64_t seen = afd_word_acquire(word);
-        if (seen >= wait.expected)
+        *seen_out = afd_word_acquire(word);
+        if (*seen_out >= wait.expected)
             return 1;
-        if (!afd_wait_pause(&lane, &wait, seen, round, &start))
+        if (!afd_wait_pause(&lane, &wait, *seen_out, round, &start))
             return 0;
     }
+}
+
+AFD_FN int32_t afd_wait_word(struct afd_lane lane, const uint64_t *word, struct afd_wait wait)
+{
+    uint64_t seen;
+    return afd_wait_word_seen(lane, word, wait, &seen);
 }
 
 /* Waits until the LL word at `place` has `tag`; its data is then in *word_out. 0: leave the

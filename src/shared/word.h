@@ -34,6 +34,7 @@ AFD_FN uint32_t afd_scrub_slot(uint64_t epoch, uint32_t words_tokens)
 #define AFD_HEADER_ROWS 1u        /* rows with credits; else self-validating words */
 #define AFD_HEADER_WEIGHTS 2u     /* the source sends weights */
 #define AFD_HEADER_REPLY_WORDS 4u /* the source wants its reply as words */
+#define AFD_HEADER_IN_ORDER 8u    /* credits come row by row, in order of token */
 #define AFD_HEADER_PARTS_SHIFT 8u
 #define AFD_HEADER_FAULT_SHIFT 16u
 
@@ -74,7 +75,8 @@ AFD_FN struct afd_header afd_header_of(struct afd_ll word)
 
 /* --------------------------------------------------------------------------------- reply header */
 
-#define AFD_REPLY_ROWS 1u /* flags: reply rows with credits; else words */
+#define AFD_REPLY_ROWS 1u     /* flags: reply rows with credits; else words */
+#define AFD_REPLY_IN_ORDER 2u /* flags: credits come row by row, in order of token */
 
 struct afd_reply_header {
     uint32_t rows;  /* tokens of this source that this FFN rank answers: the source knows it too */

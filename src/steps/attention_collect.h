@@ -18,6 +18,13 @@
 #define AFD_BIAS_MAX 2u
 #define AFD_BF16_NAN 0x7fc0u
 
+/* What a block knows of an FFN rank's reply. */
+struct afd_collect_peer {
+    struct afd_reply_header header;
+    uint32_t rows; /* so far */
+    uint64_t seen; /* credits */
+};
+
 struct afd_collect_args {
     const struct afd_shape *shape;
     const struct afd_layout *layout;
@@ -29,7 +36,7 @@ struct afd_collect_args {
     const uint32_t *count;              /* T of the dispatch */
     uint64_t *credit_base;              /* [F] credits of earlier exchanges */
     const uint16_t **terms;             /* [blocks][k + AFD_BIAS_MAX] scratch */
-    struct afd_reply_header *headers;   /* [blocks][F] scratch */
+    struct afd_collect_peer *peers;     /* [blocks][F] scratch */
     const uint16_t *bias[AFD_BIAS_MAX]; /* NULL or [T][hidden] */
     uint8_t *rows;                      /* [T][hidden] BF16; not used by a view */
     uint64_t rows_stride;
@@ -45,10 +52,35 @@ AFD_STEP uint32_t afd_collect_terms_stride(const struct afd_collect_args *a)
 
 /* ---------------------------------------------------------------------------------------- waits */
 
-/* Reply header of FFN rank f, and all its credits. 0: leave the step. */
-AFD_STEP int32_t afd_collect_wait(struct afd_lane lane, const struct afd_collect_args *a,
-                                  uint32_t f, uint64_t epoch, struct afd_reply_header *header_out)
+AFD_STEP struct afd_collect_peer *afd_collect_peers(struct afd_lane lane,
+                                                    const struct afd_collect_args *a)
 {
+    return a->peers + (uint64_t)lane.block * a->shape->ffn_ranks;
+}
+
+/* `units` of FFN rank f are there. 0: leave the step. */
+AFD_STEP int32_t afd_collect_credit_wait(struct afd_lane lane, const struct afd_collect_args *a,
+                                         uint32_t f, uint32_t units, uint64_t *seen_out)
+{
+    return afd_wait_word_seen(
+        lane, /* reply_credit_wait */
+        afd_region_word(a->window, a->layout, a->layout->stage.reply_credits, a->stage, f),
+        afd_wait_for(AFD_WORD_REPLY_CREDIT, a->ffn_rank[f], a->credit_base[f] + units), seen_out);
+}
+
+/* A lone block takes the rows of an FFN rank as they come. */
+AFD_STEP int32_t afd_collect_in_order(struct afd_lane lane, const struct afd_collect_args *a,
+                                      struct afd_reply_header header)
+{
+    return lane.blocks == 1 && a->view == 0 && (header.flags & AFD_REPLY_IN_ORDER) != 0;
+}
+
+/* Reply header of FFN rank f, and all its credits unless its rows are taken as they come. 0: leave
+ * the step. */
+AFD_STEP int32_t afd_collect_wait(struct afd_lane lane, const struct afd_collect_args *a,
+                                  uint32_t f, uint64_t epoch, struct afd_collect_peer *peer_out)
+{
+    struct afd_reply_header *header_out = &peer_out->header;
     struct afd_wait wait = afd_wait_for(AFD_WORD_REPLY_HEADER, a->ffn_rank[f], afd_tag(epoch));
     struct afd_ll word;
     if (!afd_wait_ll(
@@ -63,64 +95,89 @@ AFD_STEP int32_t afd_collect_wait(struct afd_lane lane, const struct afd_collect
         afd_trouble_report(lane, AFD_CODE_PROTO, a->ffn_rank[f], wait, header_out->rows);
         return 0;
     }
-    if ((header_out->flags & AFD_REPLY_ROWS) == 0)
+    peer_out->rows = 0;
+    peer_out->seen = 0;
+    if ((header_out->flags & AFD_REPLY_ROWS) == 0 || afd_collect_in_order(lane, a, *header_out))
         return 1;
-    return afd_wait_word(
-        lane, /* reply_credit_wait */
-        afd_region_word(a->window, a->layout, a->layout->stage.reply_credits, a->stage, f),
-        afd_wait_for(AFD_WORD_REPLY_CREDIT, a->ffn_rank[f], a->credit_base[f] + header_out->units));
+    return afd_collect_credit_wait(lane, a, f, header_out->units, &peer_out->seen);
 }
 
 AFD_STEP int32_t afd_collect_waits(struct afd_lane lane, const struct afd_collect_args *a,
                                    uint64_t epoch)
 {
-    struct afd_reply_header *headers = a->headers + (uint64_t)lane.block * a->shape->ffn_ranks;
     int32_t ok = 1;
     for (uint32_t f = lane.thread; ok && f < a->shape->ffn_ranks; f += lane.threads)
-        ok = afd_collect_wait(lane, a, f, epoch, &headers[f]);
+        ok = afd_collect_wait(lane, a, f, epoch, &afd_collect_peers(lane, a)[f]);
     return afd_block_all(lane, ok);
 }
 
 /* ----------------------------------------------------------------------------------------- rows */
 
-/* Terms of token t: bias rows, then reply rows by ascending FFN rank. Returns how many. */
-AFD_STEP uint32_t afd_collect_terms(struct afd_lane lane, const struct afd_collect_args *a,
-                                    uint32_t t, const uint16_t **terms)
+/* The next row of FFN rank f is there. One thread; 0: leave the step. */
+AFD_STEP int32_t afd_collect_arrived(struct afd_lane lane, const struct afd_collect_args *a,
+                                     uint32_t f)
+{
+    struct afd_collect_peer *peer = &afd_collect_peers(lane, a)[f];
+    if (!afd_collect_in_order(lane, a, peer->header))
+        return 1;
+    peer->rows++;
+    return peer->seen >= a->credit_base[f] + peer->rows ||
+           afd_collect_credit_wait(lane, a, f, peer->rows, &peer->seen);
+}
+
+/* Terms of token t: bias rows, then reply rows by ascending FFN rank, as they are there. One thread;
+ * 0: leave the step. */
+AFD_STEP int32_t afd_collect_terms(struct afd_lane lane, const struct afd_collect_args *a,
+                                   uint32_t t, const uint16_t **terms)
 {
     uint32_t words = afd_hit_words(a->shape->ffn_ranks);
     uint32_t count = 0;
     uint32_t before = 0;
-    afd_block_sync(lane);
-    for (uint32_t b = 0; b < AFD_BIAS_MAX; b++) {
-        if (a->bias[b] == 0)
-            continue;
-        if (lane.thread == 0)
-            terms[count] = a->bias[b] + (uint64_t)t * a->shape->hidden;
-        count++;
-    }
+    for (uint32_t b = 0; b < AFD_BIAS_MAX; b++)
+        if (a->bias[b] != 0)
+            terms[count++] = a->bias[b] + (uint64_t)t * a->shape->hidden;
     for (uint32_t w = 0; w < words; w++) {
         for (uint64_t bits = a->hits[(uint64_t)t * words + w]; bits != 0; bits &= bits - 1) {
-            uint32_t region = afd_reply_region(a->shape, w * 64 + afd_bits_lowest(bits), before++);
-            if (lane.thread == 0)
-                terms[count] = (const uint16_t *)(const void *)afd_region_at(
-                    a->window, a->layout, a->layout->stage.reply_inbox, a->stage,
-                    (uint64_t)region * a->shape->capacity + t);
-            count++;
+            uint32_t f = w * 64 + afd_bits_lowest(bits);
+            uint32_t region = afd_reply_region(a->shape, f, before++);
+            if (!afd_collect_arrived(lane, a, f))
+                return 0;
+            terms[count++] = (const uint16_t *)(const void *)afd_region_at(
+                a->window, a->layout, a->layout->stage.reply_inbox, a->stage,
+                (uint64_t)region * a->shape->capacity + t);
         }
     }
-    afd_block_sync(lane);
+    return 1;
+}
+
+AFD_STEP uint32_t afd_collect_terms_count(const struct afd_collect_args *a, uint32_t t)
+{
+    uint32_t words = afd_hit_words(a->shape->ffn_ranks);
+    uint32_t count = (a->bias[0] != 0 ? 1u : 0u) + (a->bias[1] != 0 ? 1u : 0u);
+    for (uint32_t w = 0; w < words; w++)
+        count += afd_bits_count(a->hits[(uint64_t)t * words + w]);
     return count;
 }
 
-AFD_STEP void afd_collect_row(struct afd_lane lane, const struct afd_collect_args *a, uint32_t t)
+/* Token t from rows. Collective; 0: leave the step. */
+AFD_STEP int32_t afd_collect_row(struct afd_lane lane, const struct afd_collect_args *a, uint32_t t)
 {
     const uint16_t **terms = a->terms + (uint64_t)lane.block * afd_collect_terms_stride(a);
-    uint32_t count = afd_collect_terms(lane, a, t, terms);
+    uint32_t count = afd_collect_terms_count(a, t);
     uint8_t *row = a->rows + a->rows_stride * t;
+    int32_t ok = 1;
+    afd_block_sync(lane); /* the last token's terms have been read */
+    if (lane.thread == 0)
+        ok = afd_collect_terms(lane, a, t, terms);
+    if (!afd_block_all(lane, ok))
+        return 0;
     if (count == 0)
         afd_row_fill(lane, row, 0, a->shape->hidden);
+    else if (count == 1 && a->bias[0] == 0 && a->bias[1] == 0) /* rounded by the reply already */
+        afd_row_get(lane, row, (const uint8_t *)terms[0], afd_reply_bytes(a->shape));
     else
         afd_rows_sum(lane, (uint16_t *)(void *)row, terms, 0, count, a->shape->hidden);
+    return 1;
 }
 
 AFD_STEP uint64_t *afd_collect_slot(const struct afd_collect_args *a, uint32_t region, uint32_t t)
@@ -218,12 +275,15 @@ AFD_STEP uint32_t afd_collect_rows(struct afd_lane lane, const struct afd_collec
                                    uint32_t tokens, uint64_t epoch)
 {
     uint32_t t = lane.block;
+    int32_t ok = 1;
     for (; t < tokens; t += lane.blocks) {
         if (a->view != 0)
             afd_collect_view_row(lane, a, t);
         else if (a->reply_words == 0)
-            afd_collect_row(lane, a, t);
-        else if (!afd_collect_slot_row(lane, a, t, epoch))
+            ok = afd_collect_row(lane, a, t);
+        else
+            ok = afd_collect_slot_row(lane, a, t, epoch);
+        if (!ok)
             break;
     }
     return t;
@@ -232,13 +292,12 @@ AFD_STEP uint32_t afd_collect_rows(struct afd_lane lane, const struct afd_collec
 /* The last block: credits consumed. */
 AFD_STEP void afd_collect_finish(struct afd_lane lane, const struct afd_collect_args *a)
 {
-    const struct afd_reply_header *headers =
-        a->headers + (uint64_t)lane.block * a->shape->ffn_ranks;
+    const struct afd_collect_peer *peers = afd_collect_peers(lane, a);
     if (afd_trouble_seen(lane))
         return;
     for (uint32_t f = lane.thread; f < a->shape->ffn_ranks; f += lane.threads)
-        if ((headers[f].flags & AFD_REPLY_ROWS) != 0)
-            a->credit_base[f] += headers[f].units;
+        if ((peers[f].header.flags & AFD_REPLY_ROWS) != 0)
+            a->credit_base[f] += peers[f].header.units;
 }
 
 AFD_STEP void afd_step_attention_collect(struct afd_lane lane, const struct afd_collect_args *a)

@@ -23,10 +23,11 @@ struct afd_dispatch_args {
     uint8_t *const *ffn_window; /* [F] the FFN ranks' windows, as this rank sees them */
     struct afd_placement placement;
     struct afd_stage_state *state;
-    uint64_t *hits;       /* [capacity][afd_hit_words(F)] out, private: each token's FFN ranks */
-    uint32_t *reply_rows; /* [F] out, private: rows each FFN rank will answer */
-    uint32_t *sent;       /* [blocks][F] private */
-    uint32_t *count_out;  /* out, private: T */
+    uint64_t *hits;        /* [capacity][afd_hit_words(F)] out, private: each token's FFN ranks */
+    uint32_t *reply_rows;  /* [F] out, private: rows each FFN rank will answer */
+    uint32_t *sent;        /* [blocks][F] private */
+    uint64_t *credit_sent; /* [F] private: credits of earlier exchanges */
+    uint32_t *count_out;   /* out, private: T */
     const uint32_t *device_count; /* NULL, or where T stands; `tokens` then bounds it */
     const uint8_t *x;
     uint64_t x_stride;
@@ -152,6 +153,7 @@ AFD_STEP void afd_dispatch_header_put(struct afd_lane lane, const struct afd_dis
     h.units = a->rows != 0 ? hits * parts : 0;
     h.flags = (a->rows != 0 ? AFD_HEADER_ROWS : 0u) | (a->weights != 0 ? AFD_HEADER_WEIGHTS : 0u) |
               (a->reply_words != 0 ? AFD_HEADER_REPLY_WORDS : 0u) |
+              (a->rows != 0 && lane.blocks == 1 ? AFD_HEADER_IN_ORDER : 0u) |
               (parts - 1) << AFD_HEADER_PARTS_SHIFT;
     if (lane.thread == 0) {
         a->reply_rows[f] = hits;
@@ -189,6 +191,23 @@ AFD_STEP int32_t afd_dispatch_headers(struct afd_lane lane, const struct afd_dis
 
 /* --------------------------------------------------------------------------------------- rows */
 
+/* One more unit for FFN rank f is written. [R-17] A lone block says so at once: it is the only writer
+ * of the credit, so a store does, and the receiver may start before the last row is there. */
+AFD_STEP void afd_dispatch_sent(struct afd_lane lane, const struct afd_dispatch_args *a, uint32_t f)
+{
+    const struct afd_layout *layout = a->ffn_layout;
+    uint32_t *sent = &a->sent[(uint64_t)lane.block * a->shape->ffn_ranks + f];
+    if (lane.blocks == 1)
+        afd_block_sync(lane);
+    if (lane.thread != 0)
+        return;
+    *sent += 1;
+    if (lane.blocks == 1) /* pairs with credit_wait in ffn_receive */
+        afd_word_release(
+            afd_region_word(a->ffn_window[f], layout, layout->stage.credits, a->stage, a->source),
+            a->credit_sent[f] + *sent);
+}
+
 /* Part `part` of row t into its slot at every FFN rank of `bits` (ranks 64 * word ...). */
 AFD_STEP void afd_dispatch_row_put(struct afd_lane lane, const struct afd_dispatch_args *a,
                                    uint32_t t, uint32_t part, uint32_t parts, uint32_t word,
@@ -205,8 +224,7 @@ AFD_STEP void afd_dispatch_row_put(struct afd_lane lane, const struct afd_dispat
         if (part == 0 && a->shape->scale_bytes != 0)
             afd_row_put(lane, row + afd_row_scales_offset(a->shape),
                         a->scales + a->scales_stride * t, a->shape->scale_bytes);
-        if (lane.thread == 0)
-            a->sent[(uint64_t)lane.block * a->shape->ffn_ranks + f] += 1;
+        afd_dispatch_sent(lane, a, f);
     }
 }
 
@@ -288,7 +306,7 @@ AFD_STEP void afd_dispatch_credits_add(struct afd_lane lane, const struct afd_di
     afd_block_sync(lane);
     for (uint32_t f = lane.thread; f < a->shape->ffn_ranks; f += lane.threads) {
         uint32_t *sent = &a->sent[(uint64_t)lane.block * a->shape->ffn_ranks + f];
-        if (*sent != 0) /* pairs with credit_wait in ffn_receive */
+        if (*sent != 0 && lane.blocks > 1) /* pairs with credit_wait in ffn_receive */
             (void)afd_word_add(afd_region_word(a->ffn_window[f], layout, layout->stage.credits,
                                                a->stage, a->source),
                                *sent);
@@ -309,6 +327,16 @@ AFD_STEP int32_t afd_dispatch_tokens(struct afd_lane lane, const struct afd_disp
     return AFD_CODE_CAPACITY;
 }
 
+/* The last block: what all blocks have credited. */
+AFD_STEP void afd_dispatch_finish(struct afd_lane lane, const struct afd_dispatch_args *a)
+{
+    uint32_t parts = afd_row_parts(*a->count_out, lane.blocks, afd_row_bytes(a->shape));
+    if (a->rows == 0 || afd_trouble_seen(lane))
+        return;
+    for (uint32_t f = lane.thread; f < a->shape->ffn_ranks; f += lane.threads)
+        a->credit_sent[f] += (uint64_t)a->reply_rows[f] * parts;
+}
+
 AFD_STEP void afd_step_attention_dispatch(struct afd_lane lane, const struct afd_dispatch_args *a)
 {
     if (afd_block_all(lane, afd_stage_enter(lane, a->state, AFD_STAGE_IDLE))) {
@@ -323,8 +351,10 @@ AFD_STEP void afd_step_attention_dispatch(struct afd_lane lane, const struct afd
         if (a->rows != 0)
             afd_dispatch_credits_add(lane, a);
     }
-    if (afd_stage_last_block(lane, a->state))
+    if (afd_stage_last_block(lane, a->state)) {
+        afd_dispatch_finish(lane, a);
         afd_stage_commit(lane, a->state, AFD_STAGE_OPEN, 0);
+    }
 }
 
 #endif

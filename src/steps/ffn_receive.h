@@ -71,17 +71,48 @@ AFD_STEP void afd_receive_pad(struct afd_lane lane, const struct afd_receive_arg
 
 /* ----------------------------------------------------------------------------------------- rows */
 
-/* All rows of source s are there. Collective; 0: leave the step. */
+/* What a block knows of the credits of the source whose rows it handles. */
+struct afd_arrival {
+    uint32_t source;
+    uint32_t in_order; /* wait row by row */
+    uint32_t rows;     /* of this source, so far */
+    uint64_t seen;     /* credits */
+};
+
+/* `units` of source s are there. Collective; 0: leave the step. */
 AFD_STEP int32_t afd_receive_credit_wait(struct afd_lane lane, const struct afd_receive_args *a,
-                                         uint32_t s)
+                                         uint32_t s, uint32_t units, uint64_t *seen_out)
 {
-    const struct afd_source_meta *meta = afd_receive_meta(lane, a);
     int32_t ok = 1;
     if (lane.thread == 0) /* credit_wait: pairs with credits_add in attention_dispatch */
-        ok = afd_wait_word(
+        ok = afd_wait_word_seen(
             lane, afd_region_word(a->window, a->layout, a->layout->stage.credits, a->stage, s),
-            afd_wait_for(AFD_WORD_CREDIT, a->source_rank[s], a->credit_base[s] + meta[s].units));
+            afd_wait_for(AFD_WORD_CREDIT, a->source_rank[s], a->credit_base[s] + units), seen_out);
     return afd_block_all(lane, ok);
+}
+
+/* [R-05] [R-17] The next row of source s is there: with all of them, or in its turn if this block
+ * handles the source from its first token. Collective; 0: leave the step. */
+AFD_STEP int32_t afd_receive_arrived(struct afd_lane lane, const struct afd_receive_args *a,
+                                     struct afd_piece piece, uint32_t s, int32_t present,
+                                     struct afd_arrival *arrival)
+{
+    const struct afd_source_meta *meta = afd_receive_meta(lane, a);
+    if (arrival->source != s) {
+        arrival->source = s;
+        arrival->rows = 0;
+        arrival->seen = 0;
+        arrival->in_order =
+            (meta[s].flags & AFD_HEADER_IN_ORDER) != 0 && piece.begin <= meta[s].first;
+        if (arrival->in_order == 0)
+            return afd_receive_credit_wait(lane, a, s, meta[s].units, &arrival->seen);
+    }
+    if (arrival->in_order == 0 || !present)
+        return 1;
+    arrival->rows++;
+    if (lane.threads == 1 && arrival->seen >= a->credit_base[s] + arrival->rows)
+        return 1;
+    return afd_receive_credit_wait(lane, a, s, arrival->rows, &arrival->seen);
 }
 
 /* One inbox row to all its places in the batch. */
@@ -149,15 +180,14 @@ AFD_STEP int32_t afd_receive_rows(struct afd_lane lane, const struct afd_receive
                                   struct afd_piece piece, uint64_t epoch)
 {
     const struct afd_source_meta *meta = afd_receive_meta(lane, a);
-    uint32_t heard = AFD_KEY_NONE; /* source whose credits this block has waited for */
+    struct afd_arrival arrival = {AFD_KEY_NONE, 0, 0, 0};
     for (uint32_t q = piece.begin; q < piece.end; q++) {
         uint32_t s = afd_receive_source(meta, a->shape->sources, q);
         uint32_t t = q - meta[s].first;
         const uint32_t *rows = a->token_rows + (uint64_t)q * a->shape->topk;
         int32_t plain = (meta[s].flags & AFD_HEADER_ROWS) != 0;
-        if (plain && s != heard && !afd_receive_credit_wait(lane, a, s))
+        if (plain && !afd_receive_arrived(lane, a, piece, s, rows[0] != AFD_KEY_NONE, &arrival))
             return 0;
-        heard = s;
         if (rows[0] == AFD_KEY_NONE || a->indexed != 0)
             continue;
         if (plain)

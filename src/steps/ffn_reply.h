@@ -28,6 +28,7 @@ struct afd_reply_args {
     uint64_t rows_stride;
     const uint16_t **terms; /* [blocks][k] scratch */
     float *term_weights;    /* [blocks][k] scratch */
+    uint64_t *credit_sent;  /* [N] private: credits of earlier exchanges */
     uint32_t stage;
     uint32_t ffn; /* f */
 };
@@ -53,7 +54,9 @@ AFD_STEP void afd_reply_header_put(struct afd_lane lane, const struct afd_reply_
     struct afd_reply_header h;
     h.rows = a->source[s].rows;
     h.units = afd_reply_is_rows(a, s) ? h.rows * afd_reply_parts(lane, a, s) : 0;
-    h.flags = afd_reply_is_rows(a, s) ? AFD_REPLY_ROWS : 0;
+    h.flags = afd_reply_is_rows(a, s)
+                  ? AFD_REPLY_ROWS | (lane.blocks == 1 ? AFD_REPLY_IN_ORDER : 0u)
+                  : 0u;
     if (lane.thread == 0) /* pairs with reply_header_wait in attention_collect */
         afd_ll_store(afd_region_word(a->source_window[s], layout, layout->stage.reply_headers,
                                      a->stage, a->ffn),
@@ -139,6 +142,18 @@ AFD_STEP void afd_reply_slot_put(struct afd_lane lane, const struct afd_reply_ar
                      afd_reply_sum_word(lane, a, count, i, tag));
 }
 
+/* A lone block says after each row that one more is there. */
+AFD_STEP void afd_reply_credit_store(struct afd_lane lane, const struct afd_reply_args *a,
+                                     uint32_t s, uint32_t units)
+{
+    const struct afd_layout *layout = a->attention_layout;
+    afd_block_sync(lane);
+    if (lane.thread == 0) /* pairs with reply_credit_wait in attention_collect */
+        afd_word_release(afd_region_word(a->source_window[s], layout, layout->stage.reply_credits,
+                                         a->stage, a->ffn),
+                         a->credit_sent[s] + units);
+}
+
 /* Credits for `units` of this block's parts, after all of them. */
 AFD_STEP void afd_reply_credit_add(struct afd_lane lane, const struct afd_reply_args *a, uint32_t s,
                                    uint32_t units)
@@ -169,9 +184,20 @@ AFD_STEP void afd_reply_source(struct afd_lane lane, const struct afd_reply_args
         else
             afd_reply_slot_put(lane, a, s, q, afd_tag(epoch));
         units++;
+        if (afd_reply_is_rows(a, s) && lane.blocks == 1)
+            afd_reply_credit_store(lane, a, s, units);
     }
-    if (afd_reply_is_rows(a, s))
+    if (afd_reply_is_rows(a, s) && lane.blocks > 1)
         afd_reply_credit_add(lane, a, s, units);
+}
+
+/* The last block: what all blocks have credited. */
+AFD_STEP void afd_reply_finish(struct afd_lane lane, const struct afd_reply_args *a)
+{
+    for (uint32_t s = lane.thread; s < a->shape->sources && !afd_trouble_seen(lane);
+         s += lane.threads)
+        if (afd_reply_is_rows(a, s))
+            a->credit_sent[s] += (uint64_t)a->source[s].rows * afd_reply_parts(lane, a, s);
 }
 
 AFD_STEP void afd_step_ffn_reply(struct afd_lane lane, const struct afd_reply_args *a)
@@ -183,8 +209,10 @@ AFD_STEP void afd_step_ffn_reply(struct afd_lane lane, const struct afd_reply_ar
         for (uint32_t s = 0; s < a->shape->sources; s++)
             afd_reply_source(lane, a, s, epoch);
     }
-    if (afd_stage_last_block(lane, a->state))
+    if (afd_stage_last_block(lane, a->state)) {
+        afd_reply_finish(lane, a);
         afd_stage_commit(lane, a->state, AFD_STAGE_IDLE, 1);
+    }
 }
 
 #endif
