@@ -97,7 +97,7 @@ cuda_report := $(if $(have_nvcc),$(if $(filter %/test_cuda_steps.sh,$(suite)),$(
     %.cu,$(OUT)/%.report,$(wildcard tests/cuda_steps.cu))))
 
 # ---- library, command ---------------------------------------------------------------------------
-.PHONY: all deps run test check lint format check-headers man install clean FORCE
+.PHONY: all deps run bench test check lint format check-headers man install clean FORCE
 all: $(OUT)/libafd.a $(OUT)/libafd.so $(OUT)/libafd.pc $(command) $(man_pages)
 	$(if $(have_cli),,$(call say,the command afd (needs cli/ and $(cli_packages): make deps)))
 	$(if $(have_scdoc),,$(call say,man pages (scdoc is not installed: make deps)))
@@ -185,6 +185,17 @@ test:
 	@$(MAKE) --no-print-directory check
 check: all $(filter $(OUT)/%,$(suite)) $(cuda_report)
 	@AFD=$(OUT)/afd BUILD=$(OUT) SAN=$(SAN) CUDA_REPORT=$(cuda_report) tests/run.sh $(suite)
+
+# The arm `mpi` needs Open MPI's compiler; without it the other arms are measured.
+mpicc := $(shell command -v mpicc)
+BENCH ?= --layout 1A1F --tokens 1,8,32,128,512,2048 --exchanges 400 \
+    --arms direct,indexed-view$(if $(mpicc),$(comma)mpi)
+$(OUT)/bench/mpi_exchange: bench/mpi_exchange.c
+	@mkdir -p $(@D); echo "  MPICC   $@"
+	@$(mpicc) -std=c11 -O3 -march=native $< -o $@
+bench: all $(if $(mpicc),$(OUT)/bench/mpi_exchange)
+	$(if $(mpicc),,$(call say,the arm mpi (no mpicc)))
+	@$(command) bench $(BENCH)
 
 run:
 	@tools/deps.sh run

@@ -67,6 +67,7 @@ struct cli_options {
     int view;
     int json;
     int explain;
+    int mostly_timed; /* set by `bench`: fewer exchanges at large T, one of them with distinct experts */
 };
 
 /* Parses argv of a verb. CLI_OK, CLI_USAGE with its message, or -1 if --help was printed. */
@@ -111,5 +112,6 @@ double cli_quantile(double *values, uint64_t n, double q);
 int cli_run_main(int argc, const char **argv);
 int cli_info_main(int argc, const char **argv);
 int cli_memory_main(int argc, const char **argv);
+int cli_bench_main(int argc, const char **argv);
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define BENCH_EXCHANGES_MIN 20u
 #define PROCESSES_MAX 8u /* more ranks become threads unless asked otherwise */
 #define PLACEMENT_BYTES_MAX ((size_t)1 << 28)
 
@@ -242,11 +243,15 @@ static int plan_visits(const struct cli_options *o, struct cli_job *job, uint32_
                 (seen[size] < (uint32_t)o->exchanges % visits ? 1u : 0u);
         seen[size]++;
         *largest_out = walk[i] > *largest_out ? walk[i] : *largest_out;
+        if (o->mostly_timed) {
+            share = share * 8 / (8 + walk[i]);
+            share = share < BENCH_EXCHANGES_MIN ? BENCH_EXCHANGES_MIN : share;
+        }
         if (share == 0)
             continue;
         v->tokens = walk[i];
         v->size = size;
-        v->timed = share / 2;
+        v->timed = o->mostly_timed ? share - 1 : share / 2;
         v->distinct = share - v->timed;
         v->first_exchange = job->exchanges;
         v->first_time = job->timed;

@@ -72,7 +72,8 @@ static int32_t pause_inline(const struct afd_lane *lane, const struct afd_wait *
     }
     if (inl->blocks > 1) {
         uint32_t others = afd_fibers_yield(inl->fibers);
-        if (++inl->idle < others)
+        /* a block at a gate leaves it to one that waits for a peer, if there is one, to ask */
+        if (++inl->idle < (wait->peer == AFD_WAIT_OWN_BLOCKS ? 2 * others : others))
             return 1;
         inl->idle = 0;
     }
