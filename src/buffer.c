@@ -257,8 +257,14 @@ static int connect_windows(struct afd_buffer *buffer)
     return rc;
 }
 
+/* Also after a create that failed here: peers that came further must not take the end of this process
+ * for a death. */
 static void release(struct afd_buffer *buffer)
 {
+    uint32_t me = buffer->group->config.rank;
+    if (buffer->window != NULL && buffer->window[me].base != NULL)
+        /* pairs with peer_closed() in fault.c: everything this rank sent is visible before */
+        __atomic_store_n(&afd_buffer_control(buffer, me)->life, AFD_LIFE_CLOSED, __ATOMIC_RELEASE);
     for (uint32_t r = 0; buffer->window != NULL && r < buffer->group->config.world; r++)
         afd_window_close(&buffer->window[r]);
     afd_inline_fini(&buffer->inl);
@@ -324,9 +330,6 @@ int afd_buffer_close(struct afd_buffer *buffer)
     if (__atomic_exchange_n(&buffer->busy, 1, __ATOMIC_ACQUIRE) != 0)
         return afd_error_set(AFD_ESTATE, "another thread is inside a call on this buffer");
     afd_group_remove_buffer(buffer->group, buffer);
-    /* pairs with peer_closed() in fault.c: everything this rank sent is visible before */
-    __atomic_store_n(&afd_buffer_control(buffer, buffer->group->config.rank)->life, AFD_LIFE_CLOSED,
-                     __ATOMIC_RELEASE);
     release(buffer);
     return 0;
 }
