@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * mpi_exchange.c - the same exchange written with MPI_Alltoallv, as a user without libafd would: the
- * arm `mpi` of `make bench`. Rank 0 .. F-1 hold experts, the others are sources.
+ * mpi_exchange.c - the same exchange written with MPI_Alltoallv, as a user without libafd would:
+ * the arm `mpi` of `make bench`. Rank 0 .. F-1 hold experts, the others are sources.
  *
  *     mpirun -n 2 mpi_exchange FFN_RANKS HIDDEN EXPERTS TOPK EXCHANGES T [T ...]
  *
  * Per exchange: row counts by MPI_Alltoall, rows (with their ids) by MPI_Alltoallv, expansion by
- * expert, identity experts, a sum per token, and the sums back by MPI_Alltoallv. Prints one JSON array
- * of {"tokens", "p50_us"}: the median over exchanges of the slowest source's round trip. Checks the
- * last exchange of every size; exit code 1 if a value is wrong.
+ * expert, identity experts, a sum per token, and the sums back by MPI_Alltoallv. Prints one JSON
+ * array of {"tokens", "p50_us"}: the median over exchanges of the slowest source's round trip.
+ * Checks the last exchange of every size; exit code 1 if a value is wrong.
  */
 #include <mpi.h>
 #include <stdint.h>

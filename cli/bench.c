@@ -2,10 +2,11 @@
 /*
  * bench.c - the verb `bench`: arms measured against each other in one run.
  *
- * A repeat launches every arm once, in fresh processes, in an order that turns by one each time. A cell
- * is an arm at a T: us is the median over repeats of the arm's p50; ratio is the geometric mean over
- * repeats of (arm's p50 / first arm's p50 of the same repeat); ci is the 2.5 .. 97.5 percentile of that
- * mean over 2,000 resamplings of the repeats. doc/bench.md says how to read them.
+ * A repeat launches every arm once, in fresh processes, in an order that turns by one each time. A
+ * cell is an arm at a T: us is the median over repeats of the arm's p50; ratio is the geometric
+ * mean over repeats of (arm's p50 / first arm's p50 of the same repeat); ci is the 2.5 .. 97.5
+ * percentile of that mean over 2,000 resamplings of the repeats. doc/bench.md says how to read
+ * them.
  */
 
 #include <jansson.h>
@@ -36,7 +37,8 @@ struct bench {
     uint64_t wrong;
 };
 
-/* ------------------------------------------------------------------------------------------ arms */
+/* ------------------------------------------------------------------------------------------
+ * arms */
 
 /* What an arm's name changes in the options. */
 static int apply(const char *name, struct cli_options *o)
@@ -114,7 +116,8 @@ static int parse_arms(struct bench *b, const char *list)
     return rc;
 }
 
-/* ------------------------------------------------------------------------------------- measuring */
+/* -------------------------------------------------------------------------------------
+ * measuring */
 
 static double p50_of(const struct cli_job *job, const struct cli_results *results, uint32_t size)
 {
@@ -213,7 +216,8 @@ static int measure(struct bench *b)
     return rc;
 }
 
-/* ----------------------------------------------------------------------------------------- numbers */
+/* -----------------------------------------------------------------------------------------
+ * numbers */
 
 struct cell {
     double us;
@@ -298,7 +302,8 @@ static void print_table(const struct bench *b)
     printf("\n%llu mismatches\n", (unsigned long long)b->wrong);
 }
 
-/* -------------------------------------------------------------------------------------------- verb */
+/* --------------------------------------------------------------------------------------------
+ * verb */
 
 /* Takes --arms and --repeats out of argv; the rest are the shared options. */
 static int own_options(int *argc, const char **argv, const char **arms_out, int *repeats_out)

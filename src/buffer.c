@@ -11,6 +11,7 @@
 
 #include "agree.h"
 #include "error.h"
+#include "switches.h"
 
 AFD_STATIC_ASSERT(AFD_CODE_PEER == AFD_EPEER && AFD_CODE_ABORTED == AFD_EABORTED &&
                       AFD_CODE_STATE == AFD_ESTATE && AFD_CODE_CAPACITY == AFD_ECAPACITY &&
@@ -282,20 +283,25 @@ static void release(struct afd_buffer *buffer)
 /* What this rank can check and take without the others. */
 static int prepare(struct afd_buffer *buffer, const struct afd_buffer_config *config)
 {
-    int rc =
-        afd_plan_make(&buffer->group->config, config, buffer->group->config.rank, &buffer->plan);
-    if (rc == 0 && buffer->group->buffer_count >= AFD_GROUP_BUFFERS_MAX)
+    const struct afd_group *group = buffer->group;
+    int rc = 0;
+    if (config != NULL && config->size == sizeof(*config)) {
+        buffer->config = *config;
+        rc = afd_switches_apply(&buffer->config);
+        config = &buffer->config;
+    }
+    if (rc == 0)
+        rc = afd_plan_make(&group->config, config, group->config.rank, &buffer->plan);
+    if (rc == 0 && group->buffer_count >= AFD_GROUP_BUFFERS_MAX)
         rc = afd_error_set(AFD_ESTATE,
                            "rank %u has %u open buffers in one group, the most there can be",
-                           buffer->group->config.rank, AFD_GROUP_BUFFERS_MAX);
-    if (rc == 0 && afd_group_is_aborted(buffer->group))
-        rc = afd_error_set(AFD_EABORTED, "the group of rank %u was aborted",
-                           buffer->group->config.rank);
+                           group->config.rank, AFD_GROUP_BUFFERS_MAX);
+    if (rc == 0 && afd_group_is_aborted(group))
+        rc = afd_error_set(AFD_EABORTED, "the group of rank %u was aborted", group->config.rank);
     if (rc != 0)
         return rc;
-    buffer->config = *config;
     buffer->deadline_us =
-        config->deadline_us != 0 ? config->deadline_us : buffer->group->config.deadline_us;
+        config->deadline_us != 0 ? config->deadline_us : group->config.deadline_us;
     return allocate(buffer);
 }
 
@@ -311,7 +317,7 @@ int afd_buffer_create(struct afd_group *group, const struct afd_buffer_config *c
         return afd_error_set(AFD_ENOMEM, "no memory for a buffer");
     buffer->group = group;
     rc = prepare(buffer, config);
-    rc = afd_agree_buffer(group, config, rc);
+    rc = afd_agree_buffer(group, &buffer->config, rc);
     if (rc == 0)
         rc = connect_windows(buffer);
     if (rc != 0) {

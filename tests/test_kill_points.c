@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_kill_points.c - kill -9 of any rank at a thousand random moments, from bootstrap on: the survivors
- * name the dead rank, nothing is corrupt, no descriptor is left.
+ * test_kill_points.c - kill -9 of any rank at a thousand random moments, from bootstrap on: the
+ * survivors name the dead rank, nothing is corrupt, no descriptor is left.
  *
  * AFD_KILL_POINTS sets the number (fewer under the sanitizers), AFD_KILL_SEED the seed.
  */

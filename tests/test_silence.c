@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_silence.c - between create and close the data path allocates nothing, locks nothing and makes no
- * system call. One thread drives all ranks in turn, so that nothing waits; a seccomp filter makes every
- * system call of that thread a SIGSYS, and the allocator and the mutex are counted here.
+ * test_silence.c - between create and close the data path allocates nothing, locks nothing and
+ * makes no system call. One thread drives all ranks in turn, so that nothing waits; a seccomp
+ * filter makes every system call of that thread a SIGSYS, and the allocator and the mutex are
+ * counted here.
  */
 
 #include <setjmp.h>
@@ -41,7 +42,8 @@ enum { TOKENS = 6, HIDDEN = 96, EXPERTS = 7, TOPK = 3, EXCHANGES = 50, RANKS = 4
 static const uint8_t roles[RANKS] = {AFD_ROLE_FFN, AFD_ROLE_ATTENTION, AFD_ROLE_FFN,
                                      AFD_ROLE_ATTENTION};
 
-/* ---------------------------------------------------------------------------------------- counting */
+/* ----------------------------------------------------------------------------------------
+ * counting */
 
 static volatile int counting;
 static volatile unsigned allocations;
@@ -87,7 +89,8 @@ int pthread_mutex_lock(pthread_mutex_t *mutex)
 }
 #endif
 
-/* ---------------------------------------------------------------------------------------- the job */
+/* ---------------------------------------------------------------------------------------- the
+ * job */
 
 static struct afd_hub *hub;
 static struct afd_group *group[RANKS];
@@ -163,7 +166,8 @@ static int exchange(void)
     return rc;
 }
 
-/* ------------------------------------------------------------------------------------------ filter */
+/* ------------------------------------------------------------------------------------------
+ * filter */
 
 struct verdict {
     int rc;
@@ -250,7 +254,8 @@ static void expect_silence(void)
     assert_int_equal(verdict->locks, 0);
 }
 
-/* ------------------------------------------------------------------------------------------- tests */
+/* -------------------------------------------------------------------------------------------
+ * tests */
 
 static int set_up(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_survivors.c - a rank dies, stays away, leaves or aborts: the others end in time, name it, and
- * show nothing that looks valid.
+ * test_survivors.c - a rank dies, stays away, leaves or aborts: the others end in time, name it,
+ * and show nothing that looks valid.
  */
 
 #include <setjmp.h>
