@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * switches.c - environment variables for measuring an arm without touching its program. They are read
- * once, in afd_buffer_create(), and win over the configuration; doc/protocol.md 6 has the same table.
+ * switches.c - environment variables for measuring an arm without touching its program. They are
+ * read once, in afd_buffer_create(), and win over the configuration; doc/protocol.md 6 has the same
+ * table.
  */
 
 #include "switches.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fleet.h - four ranks as processes, two FFN and two Attention, that exchange until told otherwise or
- * until something fails; what each of them saw is in memory shared with the test.
+ * fleet.h - four ranks as processes, two FFN and two Attention, that exchange until told otherwise
+ * or until something fails; what each of them saw is in memory shared with the test.
  */
 #ifndef TESTS_FLEET_H
 #define TESTS_FLEET_H
