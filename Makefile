@@ -97,7 +97,7 @@ cuda_report := $(if $(have_nvcc),$(if $(filter %/test_cuda_steps.sh,$(suite)),$(
     %.cu,$(OUT)/%.report,$(wildcard tests/cuda_steps.cu))))
 
 # ---- library, command ---------------------------------------------------------------------------
-.PHONY: all deps run bench test check lint format check-headers man install clean FORCE
+.PHONY: all deps run bench gpu-bench test check lint format check-headers man install clean FORCE
 all: $(OUT)/libafd.a $(OUT)/libafd.so $(OUT)/libafd.pc $(command) $(man_pages)
 	$(if $(have_cli),,$(call say,the command afd (needs cli/ and $(cli_packages): make deps)))
 	$(if $(have_scdoc),,$(call say,man pages (scdoc is not installed: make deps)))
@@ -196,6 +196,14 @@ $(OUT)/bench/mpi_exchange: bench/mpi_exchange.c
 bench: all $(if $(mpicc),$(OUT)/bench/mpi_exchange)
 	$(if $(mpicc),,$(call say,the arm mpi (no mpicc)))
 	@$(command) bench $(BENCH)
+
+# What the single source costs on a GPU; build here, run where one is.
+$(OUT)/bench/gpu_steps: bench/gpu_steps.cu $(OUT)/libafd.a
+	$(if $(have_nvcc),,$(error gpu-bench needs nvcc))
+	@mkdir -p $(@D); echo "  NVCC    $@"
+	@$(have_nvcc) -arch=sm_90 -std=c++17 --fmad=false -O3 -cudart static $(INCLUDES) $^ -o $@ \
+	    -lpthread -Xlinker -Bstatic -lsodium -Xlinker -Bdynamic
+gpu-bench: $(OUT)/bench/gpu_steps
 
 run:
 	@tools/deps.sh run
