@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ------------------------------------------------------------------------------------------- ranks */
+/* ---------------------------------------------------------------------------------------- ranks */
 
 void job_init(struct job *job, const char *roles, const struct afd_buffer_config *config)
 {
@@ -29,6 +29,8 @@ void job_init(struct job *job, const char *roles, const struct afd_buffer_config
     job->group_config.roles = job->roles;
     job->group_config.deadline_us = 20000000;
     job->seed = 1;
+    if (pthread_mutex_init(&job->truth_lock, NULL) != 0)
+        abort();
 }
 
 struct opener {
@@ -41,10 +43,11 @@ static void *open_rank(void *arg)
     struct opener *o = arg;
     struct job *job = o->job;
     struct afd_group_config config = job->group_config;
-    int rc;
+    int rc = 0;
     config.rank = o->rank;
     config.hub = job->hub;
-    rc = afd_group_create(&config, &job->group[o->rank]);
+    if (job->group[o->rank] == NULL)
+        rc = afd_group_create(&config, &job->group[o->rank]);
     if (rc == 0)
         rc = afd_buffer_create(job->group[o->rank], &job->config[o->rank], &job->buffer[o->rank]);
     job->create_rc[o->rank] = rc;
@@ -82,11 +85,9 @@ int job_open(struct job *job)
 {
     pthread_t thread[JOB_RANKS_MAX];
     struct opener opener[JOB_RANKS_MAX];
-    int rc = afd_hub_create(job->world, &job->hub);
+    int rc = job->hub == NULL ? afd_hub_create(job->world, &job->hub) : 0;
     if (rc != 0)
         return rc;
-    if (pthread_mutex_init(&job->truth_lock, NULL) != 0)
-        abort();
     for (uint32_t r = 0; r < job->world; r++) {
         opener[r].job = job;
         opener[r].rank = r;
@@ -126,13 +127,13 @@ void job_close(struct job *job)
         free(job->totals[f]);
         job->totals[f] = NULL;
     }
+    job->hub = NULL;
     job_truths_free(job);
-    pthread_mutex_destroy(&job->truth_lock);
     free(job->placement);
     job->placement = NULL;
 }
 
-/* ---------------------------------------------------------------------------------------- dispatch */
+/* ------------------------------------------------------------------------------------- dispatch */
 
 /* What `count` says of T tokens: T, or a larger bound. */
 static uint32_t bound_of(const struct job *job, uint32_t tokens)
@@ -181,7 +182,7 @@ int job_dispatch(struct job *job, uint32_t s, uint32_t stage, const struct job_i
     return rc;
 }
 
-/* --------------------------------------------------------------------------------------------- FFN */
+/* ------------------------------------------------------------------------------------------ FFN */
 
 int job_receive(struct job *job, uint32_t f, uint32_t stage, uint64_t exchange,
                 const uint32_t *tokens)
@@ -192,7 +193,8 @@ int job_receive(struct job *job, uint32_t f, uint32_t stage, uint64_t exchange,
     int rc;
     afd_batch_init(&batch);
     if (job->options.own_batch) {
-        job_rows_make(NULL, truth->batch[f].row_count, job->ref.payload_bytes, job->options.gap,
+        uint64_t count = truth->batch[f].row_count;
+        job_rows_make(NULL, count != 0 ? count : 1, job->ref.payload_bytes, job->options.gap,
                       job->options.shift, &rows);
         batch.rows = rows.rows;
         batch.rows_stride = job->options.gap != 0 ? rows.stride : 0;
@@ -235,7 +237,7 @@ int job_ffn(struct job *job, uint32_t f, uint32_t stage, uint64_t exchange, cons
     return rc != 0 ? rc : job_reply(job, f, stage);
 }
 
-/* ----------------------------------------------------------------------------------------- collect */
+/* -------------------------------------------------------------------------------------- collect */
 
 int job_collect(struct job *job, uint32_t s, uint32_t stage, uint64_t exchange,
                 const uint32_t *tokens)
@@ -267,7 +269,7 @@ int job_collect(struct job *job, uint32_t s, uint32_t stage, uint64_t exchange,
     return rc;
 }
 
-/* --------------------------------------------------------------------------------- whole exchanges */
+/* ------------------------------------------------------------------------------ whole exchanges */
 
 static int source_dispatch(struct job *job, uint32_t s, const struct job_flight *flight)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * job.h - a whole job inside one test: ranks created by threads, then driven by one thread in turn or
- * by a thread each, with every result compared bit for bit with reference.h.
+ * job.h - a whole job inside one test: ranks created by threads, then driven by one thread in turn
+ * or by a thread each, with every result compared bit for bit with reference.h.
  *
- * Rows are made so that a wrong row, epoch, source, token or expert shows. What the library must not
- * touch (gaps between rows, rows beyond T) holds poison that is looked at afterwards; what it must
- * not read any more is overwritten as soon as a call has returned.
+ * Rows are made so that a wrong row, epoch, source, token or expert shows. What the library must
+ * not touch (gaps between rows, rows beyond T) holds poison that is looked at afterwards; what it
+ * must not read any more is overwritten as soon as a call has returned.
  *
  *     job.c         ranks, and the four verbs called with the job's options
  *     job_input.c   tokens, routes and experts' answers: pure functions of the job's seed
@@ -106,22 +106,23 @@ struct job {
     struct job_truth *truths;
 };
 
-/* ------------------------------------------------------------------------------------------- job.c */
+/* ---------------------------------------------------------------------------------------- job.c */
 
 /* roles: one letter per rank, "AAFF". Sets every rank's config to `config`. */
 void job_init(struct job *job, const char *roles, const struct afd_buffer_config *config);
 /* Creates groups and buffers, one thread per rank. 0 if every rank succeeded; else create_rc and
- * create_error say what each got. */
+ * create_error say what each got. May be called again then: groups that were created are kept. */
 int job_open(struct job *job);
-/* Closes what was opened, in any order of ranks. */
+/* Closes what was opened. The job may be opened again. */
 void job_close(struct job *job);
 
 /* One exchange on `stage`: tokens[s] of every source; everything checked. 0 if no call failed (the
  * code and afd_last_error() otherwise); differences are counted in job->mismatches. */
 int job_exchange(struct job *job, uint32_t stage, uint64_t exchange, const uint32_t *tokens);
 
-/* Exchanges in flight at once, each on a stage of its own. Sources dispatch all of them, then collect
- * in the opposite order; FFN ranks receive all of them, then reply in the opposite order. */
+/* Exchanges in flight at once, each on a stage of its own. Sources dispatch all of them, then
+ * collect in the opposite order; FFN ranks receive all of them, then reply in the opposite
+ * order. */
 struct job_flight {
     uint32_t stage;
     uint64_t exchange;
@@ -140,7 +141,7 @@ int job_collect(struct job *job, uint32_t s, uint32_t stage, uint64_t exchange,
 
 void job_mismatch(struct job *job, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ------------------------------------------------------------------------------------- job_input.c */
+/* ---------------------------------------------------------------------------------- job_input.c */
 
 /* Input of source s in exchange n: T tokens, a pure function of the job's seed. Free with
  * job_input_free(). */
@@ -165,8 +166,8 @@ struct job_rows {
 };
 void job_rows_make(const uint8_t *rows, uint64_t count, uint64_t bytes, uint64_t gap,
                    uint32_t shift, struct job_rows *rows_out);
-/* Index of the first row whose gap, or what lies before and behind the rows, is not poison any more;
- * count + 1 if all is. */
+/* Index of the first row whose gap, or what lies before and behind the rows, is not poison any
+ * more; count + 1 if all is. */
 uint64_t job_rows_touched(const struct job_rows *rows);
 /* 1 if row r still is poison. */
 int job_rows_untouched(const struct job_rows *rows, uint64_t r);
@@ -179,7 +180,7 @@ uint64_t job_mix(uint64_t x);
 /* Aborts instead of returning NULL. */
 void *job_need(void *memory);
 
-/* ------------------------------------------------------------------------------------- job_check.c */
+/* ---------------------------------------------------------------------------------- job_check.c */
 
 /* The truth about an exchange, kept while anybody uses it. */
 struct job_truth *job_truth_get(struct job *job, uint64_t exchange, const uint32_t *tokens);

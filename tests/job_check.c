@@ -20,7 +20,7 @@ void job_mismatch(struct job *job, const char *format, ...)
     va_end(args);
 }
 
-/* ------------------------------------------------------------------------------------------- truth */
+/* ---------------------------------------------------------------------------------------- truth */
 
 static void make_batches(const struct job *job, struct job_truth *truth)
 {
@@ -142,7 +142,7 @@ void job_truths_free(struct job *job)
     truths_trim(job, 0);
 }
 
-/* -------------------------------------------------------------------------------------------- info */
+/* ----------------------------------------------------------------------------------------- info */
 
 static void check_experts(struct job *job, uint32_t f, const struct afd_buffer_info *info)
 {
@@ -161,13 +161,16 @@ static void check_experts(struct job *job, uint32_t f, const struct afd_buffer_i
 void job_check_info(struct job *job)
 {
     uint32_t index[3] = {0, 0, 0}; /* by role */
+    uint32_t protocol = job->config[0].protocol;
+    if (protocol == AFD_PROTOCOL_AUTO)
+        protocol = AFD_PROTOCOL_DIRECT;
     for (uint32_t r = 0; r < job->world; r++) {
         uint32_t role = job->roles[r];
         struct afd_buffer_info info;
         if (afd_buffer_info(job->buffer[r], &info) != 0)
             abort();
         if (info.role != role || info.index != index[role] || info.sources != job->sources ||
-            info.ffn_ranks != job->ffn_ranks || info.protocol != AFD_PROTOCOL_DIRECT ||
+            info.ffn_ranks != job->ffn_ranks || info.protocol != protocol ||
             info.payload_bytes != job->ref.payload_bytes ||
             info.scale_bytes != job->ref.scale_bytes || info.reply_stride < job->ref.hidden * 2ull)
             job_mismatch(job, "afd_buffer_info() of rank %u", r);
@@ -179,7 +182,7 @@ void job_check_info(struct job *job)
     }
 }
 
-/* ------------------------------------------------------------------------------------------- batch */
+/* ---------------------------------------------------------------------------------------- batch */
 
 static void check_scales(struct job *job, const struct afd_buffer_config *c,
                          const struct afd_batch *got, const struct afd_reference_batch *want,

@@ -32,7 +32,7 @@ uint64_t job_random(uint64_t *state)
     return job_mix(*state);
 }
 
-/* ------------------------------------------------------------------------------------------ tokens */
+/* --------------------------------------------------------------------------------------- tokens */
 
 /* Element i of a row: any sign, mixed with zeros, subnormals and negative zeros, always finite. */
 static uint16_t row_element(uint64_t key, uint32_t i)
@@ -79,7 +79,7 @@ static void make_routes(const struct job *job, uint64_t exchange, uint64_t *stat
     uint32_t k = job->ref.topk;
     uint32_t every = job->options.no_routes_in;
     uint32_t routing = job->options.routing;
-    int none = routing == JOB_ROUTING_NONE || (every != 0 && t % every == every - 1);
+    int none = k == 0 || routing == JOB_ROUTING_NONE || (every != 0 && t % every == every - 1);
     for (uint32_t i = 0; i < k; i++)
         ids[i] = -1;
     if (!none && routing == JOB_ROUTING_HOT)
@@ -89,6 +89,14 @@ static void make_routes(const struct job *job, uint64_t exchange, uint64_t *stat
     for (uint32_t i = 0; i < k && i < job->ref.experts; i++)
         if (routing == JOB_ROUTING_FULL || job_random(state) % 8 != 0)
             ids[i] = another_expert(job, state, ids, i);
+}
+
+/* As row_element(), with some NaN, which a row of bias alone must not keep, and infinities. */
+static uint16_t bias_element(uint64_t key, uint32_t i)
+{
+    static const uint16_t special[] = {0x7fa5, 0xffc3, 0x7f80, 0xff80};
+    uint64_t word = job_mix(key + i + 99);
+    return word % 61 == 0 ? special[word >> 20 & 3] : row_element(key, i);
 }
 
 /* Any finite value, not normalised; a few that no softmax makes. */
@@ -134,7 +142,7 @@ void job_input_make(const struct job *job, uint32_t s, uint64_t exchange, uint32
         for (uint32_t b = 0; b < ref->scale_bytes; b++)
             in->scales[(uint64_t)t * ref->scale_bytes + b] = (uint8_t)job_mix(key + 77 + b);
         for (uint32_t h = 0; h < ref->hidden; h++)
-            in->bias[(uint64_t)t * ref->hidden + h] = row_element(key + 5, h);
+            in->bias[(uint64_t)t * ref->hidden + h] = bias_element(key + 5, h);
     }
 }
 
@@ -149,7 +157,7 @@ void job_input_free(struct job_input *in)
     memset(in, 0, sizeof(*in));
 }
 
-/* ----------------------------------------------------------------------------------------- experts */
+/* -------------------------------------------------------------------------------------- experts */
 
 /* Answer of a global expert to a row: of its bytes, the expert, the exchange and the element. */
 static uint16_t expert_value(const uint8_t *row, uint32_t payload_bytes, uint32_t expert,
@@ -179,7 +187,7 @@ uint16_t *job_answer_make(const struct job *job, const struct afd_reference_batc
     return rows;
 }
 
-/* ----------------------------------------------------------------------------------- rows and gaps */
+/* -------------------------------------------------------------------------------- rows and gaps */
 
 static uint64_t memory_bytes(const struct job_rows *r)
 {
@@ -219,9 +227,10 @@ uint64_t job_rows_touched(const struct job_rows *r)
     return r->count + 1;
 }
 
-int job_rows_untouched(const struct job_rows *r, uint64_t i)
+int job_rows_untouched(const struct job_rows *rows, uint64_t r)
 {
-    return is_poison(r->rows + i * r->stride, r->rows + i * r->stride + r->bytes);
+    const uint8_t *row = rows->rows + r * rows->stride;
+    return is_poison(row, row + rows->bytes);
 }
 
 void job_rows_free(struct job_rows *r)

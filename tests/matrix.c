@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* matrix.c - the options of a job as factors of a pairwise table, and a job made of one of its rows. */
+/* matrix.c - the options of a job as factors of a pairwise table, and a job made of one of its
+ * rows. */
 
 #include "matrix.h"
 
@@ -7,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ----------------------------------------------------------------------------------------- factors */
+/* -------------------------------------------------------------------------------------- factors */
 
 enum {
     LAYOUT,
@@ -42,7 +43,7 @@ enum { WEIGHTS_NONE, WEIGHTS_ALL, WEIGHTS_ODD, WEIGHTS_REPLY };
 enum { COLLECT_COPY, COLLECT_BIAS_1, COLLECT_BIAS_2, COLLECT_VIEW };
 enum { PLACEMENT_EVEN, PLACEMENT_RANDOM, PLACEMENT_LAST, PLACEMENT_HOLE };
 enum { VARIANT_PER_RANK = 3, VARIANT_CHANGING = 4 }; /* after those of enum afd_variant */
-enum { BLOCKS_ONE, BLOCKS_PER_RANK, BLOCKS_CHANGING, BLOCKS_17 };
+enum { BLOCKS_ONE, BLOCKS_PER_RANK, BLOCKS_CHANGING };
 enum { STRIDES_PACKED, STRIDES_GAPS, STRIDES_MISALIGNED };
 
 /* The first level of each goes with every level of the others (pairwise.h). */
@@ -113,9 +114,9 @@ void matrix_describe(const struct pairwise_row *row, char *text, size_t size)
                                  factors[f].name, level_text(row, f));
 }
 
-/* ------------------------------------------------------------------------------------------ tokens */
+/* --------------------------------------------------------------------------------------- tokens */
 
-#define WAVES 4u
+#define WAVES 6u
 
 /* T of source s in exchange n. */
 static uint32_t tokens_of(const struct pairwise_row *row, uint64_t n, uint32_t s)
@@ -145,7 +146,7 @@ static uint32_t tokens_of(const struct pairwise_row *row, uint64_t n, uint32_t s
     return tokens < capacity ? tokens : capacity;
 }
 
-/* ------------------------------------------------------------------------------------------- rules */
+/* ---------------------------------------------------------------------------------------- rules */
 
 static uint32_t sources_of(const struct pairwise_row *row)
 {
@@ -168,7 +169,7 @@ static uint64_t cost(const struct pairwise_row *row)
     return rows * (number(row, HIDDEN) + 100);
 }
 
-#define COST_MAX 3000000u
+#define COST_MAX 8000000u
 
 static int is_legal(const struct pairwise_row *row)
 {
@@ -185,20 +186,20 @@ static int is_legal(const struct pairwise_row *row)
     return cost(row) <= COST_MAX;
 }
 
-int matrix_make(struct matrix *matrix)
+int matrix_make(uint64_t seed, struct matrix *matrix)
 {
     struct pairwise p;
     memset(matrix, 0, sizeof(*matrix));
     memset(&p, 0, sizeof(p));
     p.factors = matrix->factors = FACTORS;
     p.legal = is_legal;
-    p.seed = 1;
+    p.seed = seed;
     for (uint32_t f = 0; f < FACTORS; f++)
         p.levels[f] = level_count(f);
     return pairwise_make(&p, matrix->row, MATRIX_ROWS_MAX, &matrix->counts);
 }
 
-/* ------------------------------------------------------------------------------------------- a job */
+/* ---------------------------------------------------------------------------------------- a job */
 
 static void set_payload(const struct pairwise_row *row, struct afd_buffer_config *c)
 {
@@ -271,23 +272,20 @@ static uint32_t *make_placement(const struct pairwise_row *row, uint32_t experts
     return placement;
 }
 
+/* A lone block often: its credits are another kind of write. */
 static uint32_t random_blocks(uint64_t wave, uint32_t rank)
 {
-    return (uint32_t)(job_mix(wave * 64 + rank + 1) % 17) + 1;
+    static const uint32_t blocks[] = {1, 16, 1, 5, 2, 1, 17, 11};
+    return blocks[job_mix(wave * 64 + rank + 1) % 8];
 }
 
 static uint32_t blocks_of(const struct pairwise_row *row, uint32_t rank)
 {
-    switch (row->level[BLOCKS]) {
-    case BLOCKS_PER_RANK:
+    if (row->level[BLOCKS] == BLOCKS_PER_RANK)
         return 1 + (5 * rank + 2) % 17;
-    case BLOCKS_17:
-        return 17;
-    case BLOCKS_CHANGING: /* starts with the backend's choice */
+    if (row->level[BLOCKS] == BLOCKS_CHANGING) /* starts with the backend's choice */
         return 0;
-    default:
-        return 1;
-    }
+    return (uint32_t)number(row, BLOCKS);
 }
 
 static uint32_t variant_of(uint8_t level, uint64_t wave, uint32_t rank)

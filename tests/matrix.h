@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * matrix.h - the options of a job as factors of a pairwise table, and a job made of one of its rows.
+ * matrix.h - the options of a job as factors of a pairwise table, and a job made of one of its
+ * rows.
  */
 #ifndef TESTS_MATRIX_H
 #define TESTS_MATRIX_H
@@ -16,8 +17,8 @@ struct matrix {
     uint32_t factors;
 };
 
-/* 0, or -1 if the table does not fit. */
-int matrix_make(struct matrix *matrix_out);
+/* Another seed makes another table. 0, or -1 if it does not fit. */
+int matrix_make(uint64_t seed, struct matrix *matrix_out);
 /* The row's settings as one line of text. */
 void matrix_describe(const struct pairwise_row *row, char *text, size_t size);
 

@@ -75,7 +75,7 @@ static uint32_t set_best(struct table *table, struct draft *draft, uint32_t a)
 static uint32_t complete(struct table *table, struct draft *draft)
 {
     uint32_t factors = table->p->factors;
-    uint32_t order[PAIRWISE_FACTORS_MAX];
+    uint32_t order[PAIRWISE_FACTORS_MAX] = {0};
     uint32_t total = 0;
     for (uint32_t i = 0; i < factors; i++) {
         uint32_t j = random_below(table, i + 1);

@@ -2,9 +2,9 @@
 /*
  * pairwise.h - a table of rows in which every pair of levels of any two factors occurs.
  *
- * Greedy and deterministic. Rules that forbid combinations are one function of a row. A pair is legal
- * if the row with this pair and level 0 everywhere else is: so level 0 of a factor must be the one
- * that goes with most. Every row of the table is legal, and every legal pair is in it.
+ * Greedy and deterministic. Rules that forbid combinations are one function of a row. A pair is
+ * legal if the row with this pair and level 0 everywhere else is: so level 0 of a factor must be
+ * the one that goes with most. Every row of the table is legal, and every legal pair is in it.
  */
 #ifndef TESTS_PAIRWISE_H
 #define TESTS_PAIRWISE_H
