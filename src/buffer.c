@@ -84,6 +84,25 @@ static void add_window_regions(struct afd_memory *memory, const struct afd_plan 
     memory->registered_bytes = layout->window_bytes;
 }
 
+/* Replies lie over the inbox: the larger of the two is what both need. */
+static void add_union_regions(struct afd_memory *memory, const struct afd_plan *plan)
+{
+    const struct afd_union_layout *layout = &plan->union_layout;
+    uint64_t stages = plan->shape.stages;
+    uint64_t barrier = layout->barrier.count * layout->barrier.stride * stages;
+    uint64_t counts = layout->counts.count * layout->counts.stride * stages;
+    uint64_t inbox = layout->inbox.count * layout->inbox.stride * stages;
+    uint64_t reply = layout->reply.count * layout->reply.stride * stages;
+    inbox = inbox > reply ? inbox : reply;
+    add_region(memory, "control", layout->control_bytes, 1);
+    add_region(memory, "barrier", barrier, 1);
+    add_region(memory, "counts", counts, 1);
+    add_region(memory, "inbox", inbox, 1);
+    add_region(memory, "alignment",
+               layout->window_bytes - layout->control_bytes - barrier - counts - inbox, 1);
+    memory->registered_bytes = layout->window_bytes;
+}
+
 static void add_private_regions(struct afd_memory *memory, const struct afd_plan *plan)
 {
     uint64_t stages = plan->shape.stages;
@@ -106,7 +125,10 @@ int afd_buffer_memory(const struct afd_group_config *group, const struct afd_buf
     if (rc != 0)
         return rc;
     memset(memory_out, 0, sizeof(*memory_out));
-    add_window_regions(memory_out, &plan);
+    if (plan.protocol == AFD_PROTOCOL_UNION)
+        add_union_regions(memory_out, &plan);
+    else
+        add_window_regions(memory_out, &plan);
     add_private_regions(memory_out, &plan);
     return 0;
 }
@@ -173,10 +195,11 @@ static int allocate(struct afd_buffer *buffer)
     buffer->window = calloc(world, sizeof(*buffer->window));
     buffer->ffn_window = calloc(world, sizeof(*buffer->ffn_window));
     buffer->source_window = calloc(world, sizeof(*buffer->source_window));
+    buffer->rank_window = calloc(world, sizeof(*buffer->rank_window));
     buffer->ffn_rank = calloc(world, sizeof(*buffer->ffn_rank));
     buffer->source_rank = calloc(world, sizeof(*buffer->source_rank));
     if (buffer->window == NULL || buffer->ffn_window == NULL || buffer->source_window == NULL ||
-        buffer->ffn_rank == NULL || buffer->source_rank == NULL)
+        buffer->rank_window == NULL || buffer->ffn_rank == NULL || buffer->source_rank == NULL)
         return afd_error_set(AFD_ENOMEM, "no memory for the tables of %u ranks", world);
     rc = copy_placement(buffer);
     if (rc == 0)
@@ -194,6 +217,7 @@ static void sort_windows(struct afd_buffer *buffer)
     uint32_t sources = 0;
     uint32_t ffn_ranks = 0;
     for (uint32_t r = 0; r < group->config.world; r++) {
+        buffer->rank_window[r] = buffer->window[r].base;
         if (group->roles[r] == AFD_ROLE_FFN) {
             buffer->ffn_rank[ffn_ranks] = r;
             buffer->ffn_window[ffn_ranks++] = buffer->window[r].base;
@@ -239,8 +263,7 @@ static int connect_windows(struct afd_buffer *buffer)
     const struct afd_group *group = buffer->group;
     const struct afd_plan *plan = &buffer->plan;
     uint32_t me = group->config.rank;
-    uint64_t bytes = plan->role == AFD_ROLE_FFN ? plan->ffn_layout.window_bytes
-                                                : plan->attention_layout.window_bytes;
+    uint64_t bytes = afd_plan_window_bytes(plan);
     struct afd_window_ticket own = {0, 0, 0, -1, 0};
     struct afd_window_ticket *tickets = calloc(group->config.world, sizeof(*tickets));
     int rc = tickets == NULL ? afd_error_set(AFD_ENOMEM, "no memory for window tickets")
@@ -258,8 +281,8 @@ static int connect_windows(struct afd_buffer *buffer)
     return rc;
 }
 
-/* Also after a create that failed here: peers that came further must not take the end of this process
- * for a death. */
+/* Also after a create that failed here: peers that came further must not take the end of this
+ * process for a death. */
 static void release(struct afd_buffer *buffer)
 {
     uint32_t me = buffer->group->config.rank;
@@ -274,6 +297,7 @@ static void release(struct afd_buffer *buffer)
     free(buffer->placement);
     free(buffer->source_rank);
     free(buffer->ffn_rank);
+    free(buffer->rank_window);
     free(buffer->source_window);
     free(buffer->ffn_window);
     free(buffer->window);
@@ -301,7 +325,7 @@ static int prepare(struct afd_buffer *buffer, const struct afd_buffer_config *co
     if (rc != 0)
         return rc;
     buffer->deadline_us =
-        config->deadline_us != 0 ? config->deadline_us : group->config.deadline_us;
+        buffer->config.deadline_us != 0 ? buffer->config.deadline_us : group->config.deadline_us;
     return allocate(buffer);
 }
 

@@ -31,6 +31,7 @@ struct afd_buffer {
     struct afd_window *window; /* [world] */
     uint8_t **ffn_window;      /* [F] */
     uint8_t **source_window;   /* [N] */
+    uint8_t **rank_window;     /* [world] */
     uint32_t *ffn_rank;        /* [F] world ranks */
     uint32_t *source_rank;     /* [N] world ranks */
     struct afd_inline inl;

@@ -3,15 +3,10 @@
 
 #include <string.h>
 
-#include "call.h"
 #include "error.h"
+#include "exchange.h"
 
 /* ------------------------------------------------------------------------------------- dispatch */
-
-static void step_dispatch(struct afd_lane lane, const void *args)
-{
-    afd_step_attention_dispatch(lane, args);
-}
 
 static int check_routes(const struct afd_buffer *buffer, const struct afd_dispatch_args *args,
                         uint32_t tokens)
@@ -123,7 +118,7 @@ static int dispatch(struct afd_buffer *buffer, uint32_t stage, const struct afd_
                       tokens->device_count != NULL ? *tokens->device_count : tokens->count);
     if (rc != 0)
         return rc;
-    rc = afd_call_run(buffer, step_dispatch, &args);
+    rc = afd_exchange_of(buffer)->dispatch(buffer, stage, &args);
     if (rc != 0)
         return rc;
     buffer->stage[stage].open = 1;
@@ -147,14 +142,14 @@ void afd_output_init(struct afd_output *output)
     output->size = sizeof(*output);
 }
 
-static void step_collect(struct afd_lane lane, const void *args)
-{
-    afd_step_attention_collect(lane, args);
-}
-
 static int check_view(const struct afd_buffer *buffer, uint32_t stage,
                       const struct afd_output *output)
 {
+    if (buffer->plan.protocol == AFD_PROTOCOL_UNION)
+        return afd_error_set(
+            AFD_EUNSUPPORTED,
+            "view is 1, but protocol union writes its replies over the rows of the "
+            "next dispatch; collect a copy");
     if (buffer->plan.shape.ffn_ranks != 1)
         return afd_error_set(AFD_EINVAL, "a view needs exactly 1 FFN rank, but there are %u",
                              buffer->plan.shape.ffn_ranks);
@@ -228,7 +223,7 @@ static int collect(struct afd_buffer *buffer, uint32_t stage, struct afd_output 
     if (rc != 0)
         return rc;
     fill_collect(buffer, stage, output, &args);
-    rc = afd_call_run(buffer, step_collect, &args);
+    rc = afd_exchange_of(buffer)->collect(buffer, stage, &args);
     if (rc != 0)
         return rc;
     buffer->stage[stage].open = 0;

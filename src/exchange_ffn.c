@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "call.h"
 #include "error.h"
+#include "exchange.h"
 
 /* -------------------------------------------------------------------------------------- receive */
 
@@ -12,11 +12,6 @@ void afd_batch_init(struct afd_batch *batch)
 {
     memset(batch, 0, sizeof(*batch));
     batch->size = sizeof(*batch);
-}
-
-static void step_receive(struct afd_lane lane, const void *args)
-{
-    afd_step_ffn_receive(lane, args);
 }
 
 static int check_batch(const struct afd_buffer *buffer, const struct afd_batch *batch)
@@ -148,7 +143,7 @@ static int receive(struct afd_buffer *buffer, uint32_t stage, struct afd_batch *
     if (rc != 0)
         return rc;
     fill_receive(buffer, stage, batch, &args);
-    rc = afd_call_run(buffer, step_receive, &args);
+    rc = afd_exchange_of(buffer)->receive(buffer, stage, &args);
     if (rc != 0)
         return rc;
     fill_batch(buffer, &args, batch);
@@ -164,11 +159,6 @@ int afd_receive(struct afd_buffer *buffer, uint32_t stage, struct afd_batch *bat
 }
 
 /* ---------------------------------------------------------------------------------------- reply */
-
-static void step_reply(struct afd_lane lane, const void *args)
-{
-    afd_step_ffn_reply(lane, args);
-}
 
 /* [R-03] Replies are written after the certificate, so their terms must not lie where peers
  * write. */
@@ -220,7 +210,7 @@ static int reply(struct afd_buffer *buffer, uint32_t stage, const void *rows, ui
     args.credit_sent = afd_buffer_private(buffer, AFD_PRIVATE_CREDIT_SENT, stage);
     args.stage = stage;
     args.ffn = buffer->plan.index;
-    rc = afd_call_run(buffer, step_reply, &args);
+    rc = afd_exchange_of(buffer)->reply(buffer, stage, &args);
     if (rc == 0)
         buffer->stage[stage].open = 0;
     return rc;

@@ -62,16 +62,49 @@ static int adopt(struct afd_buffer *buffer)
 
 /* ---------------------------------------------------------------------------------------- blame */
 
+static uint64_t waiting_of(const struct afd_buffer *buffer, uint32_t rank)
+{
+    return __atomic_load_n(&afd_buffer_control(buffer, rank)->waiting, __ATOMIC_ACQUIRE);
+}
+
+/* Stage, exchange and half of it: what ranks of both roles that are in one barrier have in
+ * common. */
+static uint64_t place_of(uint64_t waiting)
+{
+    uint32_t back = afd_waiting_phase(waiting) >= AFD_PHASE_REPLY;
+    return (waiting & (0x0full << 56 | 0xffffffffu)) | (uint64_t)back << 60;
+}
+
+/* Whom a rank waits for that waits for all: the first that waits for nobody, else the first that
+ * waits somewhere else than rank `at`; `at` if all wait at one place. */
+static uint32_t absent(const struct afd_buffer *buffer, uint32_t at)
+{
+    uint32_t world = buffer->group->config.world;
+    uint64_t here = place_of(waiting_of(buffer, at));
+    uint32_t elsewhere = at;
+    for (uint32_t r = 0; r < world; r++) {
+        uint64_t waiting = waiting_of(buffer, r);
+        if (waiting == 0)
+            return r;
+        if (place_of(waiting) != here && elsewhere == at)
+            elsewhere = r;
+    }
+    return elsewhere;
+}
+
 /* From the awaited peer along "waits for" to a rank that waits for nobody, or back to a rank
  * seen. */
 static uint32_t culprit(const struct afd_buffer *buffer, uint32_t peer)
 {
     uint32_t world = buffer->group->config.world;
     uint32_t at = peer;
+    if (peer == AFD_WAIT_ALL_RANKS)
+        return absent(buffer, buffer->group->config.rank);
     for (uint32_t hops = 0; hops < world; hops++) {
-        uint64_t waiting =
-            __atomic_load_n(&afd_buffer_control(buffer, at)->waiting, __ATOMIC_ACQUIRE);
+        uint64_t waiting = waiting_of(buffer, at);
         uint32_t next = afd_waiting_peer(waiting);
+        if (waiting != 0 && next == AFD_WAIT_ALL_RANKS)
+            return absent(buffer, at);
         if (waiting == 0 || next >= world || next == buffer->group->config.rank)
             return at;
         at = next;
@@ -86,6 +119,15 @@ static int peer_closed(const struct afd_buffer *buffer, uint32_t peer)
                AFD_LIFE_CLOSED;
 }
 
+/* An awaited rank that will not come any more; UINT32_MAX if there is none. */
+static uint32_t who_closed(const struct afd_buffer *buffer, uint32_t peer)
+{
+    for (uint32_t r = 0; r < buffer->group->config.world; r++)
+        if ((r == peer || peer == AFD_WAIT_ALL_RANKS) && peer_closed(buffer, r))
+            return r;
+    return UINT32_MAX;
+}
+
 struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, uint64_t waited_us)
 {
     struct afd_buffer *buffer = context;
@@ -93,7 +135,7 @@ struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, 
     uint32_t world = buffer->group->config.world;
     struct afd_verdict verdict = {0, wait->peer};
     uint64_t epoch = afd_buffer_state(buffer, buffer->running_stage)->epoch + 1;
-    if (wait->peer < world)
+    if (wait->peer < world || wait->peer == AFD_WAIT_ALL_RANKS)
         __atomic_store_n(
             &afd_buffer_control(buffer, me)->waiting,
             afd_waiting_pack(buffer->running_phase, buffer->running_stage, wait->peer, epoch),
@@ -115,10 +157,16 @@ struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, 
         verdict.rank = r;
         return verdict;
     }
-    verdict.rank = wait->peer;
-    if (peer_closed(buffer, wait->peer) || waited_us >= buffer->deadline_us)
+    verdict.rank = who_closed(buffer, wait->peer);
+    if (verdict.rank < world) {
         verdict.code = AFD_EPEER;
-    if (verdict.code != 0 && wait->peer < world && !peer_closed(buffer, wait->peer))
+        return verdict;
+    }
+    verdict.rank = wait->peer;
+    if (waited_us < buffer->deadline_us)
+        return verdict;
+    verdict.code = AFD_EPEER;
+    if (wait->peer < world || wait->peer == AFD_WAIT_ALL_RANKS)
         verdict.rank = culprit(buffer, wait->peer);
     return verdict;
 }
@@ -134,10 +182,23 @@ const char *afd_phase_name(uint32_t phase)
 static const char *word_name(uint32_t kind)
 {
     static const char *const names[] = {
-        "nothing",      "header",  "route table", "rows",       "row words",
-        "reply header", "replies", "reply words", "own blocks", "state",
+        "nothing", "header",      "route table", "rows",  "row words", "reply header",
+        "replies", "reply words", "own blocks",  "state", "barrier",   "counts",
     };
     return kind < sizeof(names) / sizeof(names[0]) ? names[kind] : "unknown word";
+}
+
+/* Rounds of a stage: entry, exit, entry, exit, ... */
+static int say_barrier(const struct afd_buffer *buffer, const struct afd_fault *f, const char *what)
+{
+    uint32_t world = buffer->group->config.world;
+    return afd_error_set(
+        f->code,
+        "rank %u %s: rank %u waited at the %s of %s for all %u ranks, %llu of them "
+        "came, stage %u, exchange %llu (deadline %llu ms)",
+        f->rank, what, f->reporter, f->expected / world % 2 != 0 ? "entry" : "exit",
+        afd_phase_name(f->phase), world, (unsigned long long)(world - (f->expected - f->seen)),
+        f->stage, (unsigned long long)f->epoch, (unsigned long long)(buffer->deadline_us / 1000));
 }
 
 static int say_peer(const struct afd_buffer *buffer, const struct afd_fault *f)
@@ -149,6 +210,8 @@ static int say_peer(const struct afd_buffer *buffer, const struct afd_fault *f)
         else if (afd_group_has_ended(buffer->group, f->rank))
             what = "died";
     }
+    if (f->word == AFD_WORD_BARRIER)
+        return say_barrier(buffer, f, what);
     return afd_error_set(f->code,
                          "rank %u %s: rank %u waited for the %s of rank %u in %s, stage %u, "
                          "exchange %llu (deadline %llu ms)",
@@ -218,7 +281,7 @@ static void fill_from_trouble(struct afd_buffer *buffer)
     f->stage = buffer->running_stage;
     f->block = t->block;
     f->word = t->kind;
-    f->peer = t->peer;
+    f->peer = t->peer == AFD_WAIT_ALL_RANKS ? t->rank : t->peer;
     f->epoch = afd_buffer_state(buffer, buffer->running_stage)->epoch + 1;
     f->expected = t->expected;
     f->seen = t->seen;

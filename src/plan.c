@@ -12,6 +12,7 @@
 #include "shared/route.h"
 #include "steps/attention_collect.h"
 #include "steps/ffn_routes.h"
+#include "steps/union_expand.h"
 
 #define FIRST_EPOCH_MAX ((uint64_t)1 << 62)
 #define ALIGNMENT_MAX 65536u
@@ -93,7 +94,7 @@ static int check_numbers(const struct afd_buffer_config *c)
     rc = rc ? rc : check_range("payload", c->payload, AFD_PAYLOAD_BF16, AFD_PAYLOAD_BYTES);
     rc = rc ? rc : check_range("reply", c->reply, AFD_REPLY_BF16, AFD_REPLY_FP8);
     rc = rc ? rc : check_range("receive", c->receive, AFD_RECEIVE_EXPANDED, AFD_RECEIVE_INDEXED);
-    rc = rc ? rc : check_range("protocol", c->protocol, AFD_PROTOCOL_AUTO, AFD_PROTOCOL_DIRECT);
+    rc = rc ? rc : check_range("protocol", c->protocol, AFD_PROTOCOL_AUTO, AFD_PROTOCOL_UNION);
     rc = rc ? rc : check_range("stages", c->stages, 1, AFD_STAGES_MAX);
     rc = rc ? rc : check_range("words_tokens", c->words_tokens, 0, AFD_WORDS_TOKENS_MAX);
     rc = rc ? rc : check_range("alignment", c->alignment, 1, ALIGNMENT_MAX);
@@ -112,14 +113,20 @@ static int check_numbers(const struct afd_buffer_config *c)
     return rc;
 }
 
-static int check_domains(const struct afd_group_config *group)
+static const char *protocol_name(uint32_t protocol)
+{
+    return protocol == AFD_PROTOCOL_UNION ? "union" : "direct";
+}
+
+static int check_domains(const struct afd_group_config *group, const struct afd_buffer_config *c)
 {
     for (uint32_t r = 1; group->domains != NULL && r < group->world; r++)
         if (group->domains[r] != group->domains[0])
             return afd_error_set(AFD_EUNSUPPORTED,
-                                 "protocol direct works in one domain, but rank 0 is in domain %u "
+                                 "protocol %s works in one domain, but rank 0 is in domain %u "
                                  "and rank %u in domain %u",
-                                 group->domains[0], r, group->domains[r]);
+                                 protocol_name(c->protocol), group->domains[0], r,
+                                 group->domains[r]);
     return 0;
 }
 
@@ -144,8 +151,14 @@ static int check_combinations(const struct afd_buffer_config *c)
                              c->payload);
     if (c->reply == AFD_REPLY_FP8)
         return afd_error_set(AFD_EUNSUPPORTED,
-                             "reply is FP8, but protocol direct sends BF16 replies only; FP8 "
-                             "replies belong to the hybrid protocols");
+                             "reply is FP8, but protocol %s sends BF16 replies only; FP8 "
+                             "replies belong to the hybrid protocols",
+                             protocol_name(c->protocol));
+    if (c->protocol == AFD_PROTOCOL_UNION && c->receive == AFD_RECEIVE_INDEXED)
+        return afd_error_set(
+            AFD_EUNSUPPORTED,
+            "receive is indexed, but protocol union writes replies over its inbox; "
+            "use an expanded receive");
     return 0;
 }
 
@@ -156,11 +169,12 @@ uint32_t afd_plan_expert_ffn(const struct afd_buffer_config *config, uint32_t ff
     return afd_placement_even(e, config->experts, ffn_ranks);
 }
 
-/* Experts of FFN rank f; also checks the table. */
+/* Experts of FFN rank f, and the most of any; also checks the table. */
 static int count_experts(const struct afd_buffer_config *c, uint32_t ffn_ranks, uint32_t f,
-                         uint32_t *count_out)
+                         uint32_t *count_out, uint32_t *most_out)
 {
     uint32_t held[WORLD_MAX] = {0};
+    *most_out = 0;
     for (uint32_t e = 0; e < c->experts; e++) {
         uint32_t owner = afd_plan_expert_ffn(c, ffn_ranks, e);
         if (owner >= ffn_ranks)
@@ -170,6 +184,8 @@ static int count_experts(const struct afd_buffer_config *c, uint32_t ffn_ranks, 
         if (++held[owner] > AFD_LOCAL_EXPERTS_MAX)
             return afd_error_set(AFD_EINVAL, "FFN rank %u would hold more than %u experts", owner,
                                  AFD_LOCAL_EXPERTS_MAX);
+        if (held[owner] > *most_out)
+            *most_out = held[owner];
     }
     *count_out = held[f];
     return 0;
@@ -186,13 +202,13 @@ static void fill_shape(const struct afd_group_config *group, const struct afd_bu
         *count += 1;
     }
     plan->role = group->roles[rank];
-    plan->protocol = AFD_PROTOCOL_DIRECT;
+    plan->protocol = c->protocol == AFD_PROTOCOL_AUTO ? (uint32_t)AFD_PROTOCOL_DIRECT : c->protocol;
     shape->world = group->world;
     shape->capacity = c->capacity;
     shape->topk = c->topk;
     shape->hidden = c->hidden;
     shape->stages = c->stages;
-    shape->words_tokens = c->words_tokens;
+    shape->words_tokens = plan->protocol == AFD_PROTOCOL_UNION ? 0 : c->words_tokens;
     shape->experts = c->experts;
     shape->payload_bytes = c->payload == AFD_PAYLOAD_BF16    ? c->hidden * 2
                            : c->payload == AFD_PAYLOAD_BYTES ? c->payload_bytes
@@ -244,6 +260,39 @@ static void place_ffn(struct afd_plan *plan, uint64_t *cursor, int expanded)
           s->scale_bytes);
 }
 
+/* What union keeps per stage. */
+static void place_union(struct afd_plan *plan, uint64_t *cursor)
+{
+    const struct afd_shape *s = &plan->shape;
+    uint64_t slots = (uint64_t)s->capacity * s->topk;
+    uint64_t rows = (uint64_t)s->sources * s->capacity;
+    place(plan, cursor, AFD_PRIVATE_ROUNDS, 1, sizeof(uint64_t));
+    place(plan, cursor, AFD_PRIVATE_ARRIVED, s->world, sizeof(uint64_t));
+    place(plan, cursor, AFD_PRIVATE_EXPERT_ROWS, plan->union_layout.rank_experts, sizeof(uint32_t));
+    if (plan->role == AFD_ROLE_ATTENTION)
+        place(plan, cursor, AFD_PRIVATE_MASTER, slots, sizeof(uint16_t));
+    else
+        place(plan, cursor, AFD_PRIVATE_ROW_TOKENS, rows, sizeof(uint32_t));
+}
+
+/* What union needs once. */
+static void place_union_shared(struct afd_plan *plan, uint64_t *cursor)
+{
+    const struct afd_shape *s = &plan->shape;
+    uint64_t words = afd_union_count_words(plan->union_layout.rank_experts);
+    uint64_t items = (uint64_t)AFD_BLOCKS_MAX * afd_union_meta_items(s);
+    place(plan, cursor, AFD_PRIVATE_COUNT_BINS, s->world * words, sizeof(uint32_t));
+    place(plan, cursor, AFD_PRIVATE_NEXT_SLOT, s->world, sizeof(uint32_t));
+    place(plan, cursor, AFD_PRIVATE_ROW_SLOTS, (uint64_t)AFD_BLOCKS_MAX * s->topk,
+          sizeof(uint32_t));
+    place(plan, cursor, AFD_PRIVATE_ROW_META, items, sizeof(uint32_t));
+    if (plan->role == AFD_ROLE_ATTENTION)
+        return;
+    place(plan, cursor, AFD_PRIVATE_SLOT_OF, (uint64_t)s->sources * s->capacity, sizeof(uint32_t));
+    place(plan, cursor, AFD_PRIVATE_PRESENT,
+          (uint64_t)s->sources * afd_union_present_words(s->capacity), sizeof(uint64_t));
+}
+
 static void place_shared(struct afd_plan *plan, uint64_t *cursor)
 {
     const struct afd_shape *s = &plan->shape;
@@ -276,10 +325,14 @@ static void place_private(struct afd_plan *plan, int expanded)
         place_attention(plan, &cursor);
     else
         place_ffn(plan, &cursor, expanded);
+    if (plan->protocol == AFD_PROTOCOL_UNION)
+        place_union(plan, &cursor);
     stage = afd_round_up(cursor, AFD_REGION_ALIGN);
     plan->private_stage_stride = stage;
     cursor = stage * plan->shape.stages;
     place_shared(plan, &cursor);
+    if (plan->protocol == AFD_PROTOCOL_UNION)
+        place_union_shared(plan, &cursor);
     plan->private_bytes = afd_round_up(cursor, AFD_PAGE);
 }
 
@@ -320,13 +373,14 @@ int afd_plan_make(const struct afd_group_config *group, const struct afd_buffer_
 {
     struct afd_plan plan;
     uint64_t control;
+    uint32_t rank_experts;
     int rc = afd_plan_check_group(group);
     if (rc == 0 && config == NULL)
         rc = afd_error_set(AFD_EINVAL, "the buffer configuration is NULL");
     if (rc == 0 && rank >= group->world)
         rc =
             afd_error_set(AFD_EINVAL, "rank is %u, but the world has %u ranks", rank, group->world);
-    rc = rc ? rc : check_domains(group);
+    rc = rc ? rc : check_domains(group, config);
     rc = rc ? rc : check_numbers(config);
     rc = rc ? rc : check_combinations(config);
     if (rc != 0)
@@ -334,7 +388,7 @@ int afd_plan_make(const struct afd_group_config *group, const struct afd_buffer_
     memset(&plan, 0, sizeof(plan));
     fill_shape(group, config, rank, &plan);
     rc = count_experts(config, plan.shape.ffn_ranks, plan.role == AFD_ROLE_FFN ? plan.index : 0,
-                       &plan.local_experts);
+                       &plan.local_experts, &rank_experts);
     if (rc == 0 && plan.role == AFD_ROLE_FFN)
         rc = plan_batch(config, &plan);
     if (rc != 0)
@@ -344,7 +398,16 @@ int afd_plan_make(const struct afd_group_config *group, const struct afd_buffer_
     control = afd_control_bytes(group->world);
     plan.ffn_layout = afd_layout_ffn(&plan.shape, control);
     plan.attention_layout = afd_layout_attention(&plan.shape, control);
+    plan.union_layout = afd_union_layout_make(&plan.shape, rank_experts, control);
     place_private(&plan, config->receive == AFD_RECEIVE_EXPANDED);
     *plan_out = plan;
     return 0;
+}
+
+uint64_t afd_plan_window_bytes(const struct afd_plan *plan)
+{
+    if (plan->protocol == AFD_PROTOCOL_UNION)
+        return plan->union_layout.window_bytes;
+    return plan->role == AFD_ROLE_FFN ? plan->ffn_layout.window_bytes
+                                      : plan->attention_layout.window_bytes;
 }

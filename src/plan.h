@@ -10,7 +10,7 @@
 #define AFD_PLAN_H
 
 #include "afd/afd.h"
-#include "shared/layout.h"
+#include "shared/union_layout.h"
 
 /* Private arrays of a rank; an Attention rank uses the first group, an FFN rank the second. Each is
  * per stage unless said otherwise. */
@@ -27,6 +27,11 @@ enum afd_private {
     AFD_PRIVATE_COUNTS,      /* FFN: u32 [local experts] */
     AFD_PRIVATE_OFFSETS,     /* FFN: u32 [local experts + 1] */
     AFD_PRIVATE_TOKEN_COUNT, /* FFN: u64 */
+    AFD_PRIVATE_ROUNDS,      /* union: u64 */
+    AFD_PRIVATE_ARRIVED,     /* union: u64 [R] */
+    AFD_PRIVATE_EXPERT_ROWS, /* union: u32 [EPR] */
+    AFD_PRIVATE_MASTER,      /* union, Attention: u16 [capacity][k] */
+    AFD_PRIVATE_ROW_TOKENS,  /* union, FFN: u32 [N * capacity] */
     AFD_PRIVATE_SLOTS,       /* FFN: u32 [batch rows] */
     AFD_PRIVATE_WEIGHTS,     /* FFN: f32 [batch rows] */
     AFD_PRIVATE_ROWS,        /* FFN, expanded: [batch rows] payloads */
@@ -42,6 +47,12 @@ enum afd_private {
     AFD_PRIVATE_EXPERT_FFN,   /* Attention: u16 [experts] */
     AFD_PRIVATE_EXPERT_LOCAL, /* Attention: u16 [experts] */
     AFD_PRIVATE_EXPERT_IDS,   /* FFN: u32 [local experts] */
+    AFD_PRIVATE_COUNT_BINS,   /* union: u32 [R][1 + EPR] */
+    AFD_PRIVATE_NEXT_SLOT,    /* union: u32 [R] */
+    AFD_PRIVATE_ROW_SLOTS,    /* union: u32 [blocks][k] */
+    AFD_PRIVATE_ROW_META,     /* union: u32 [blocks][2k + 1] */
+    AFD_PRIVATE_SLOT_OF,      /* union, FFN: u32 [N * capacity] */
+    AFD_PRIVATE_PRESENT,      /* union, FFN: u64 [N][capacity / 64] */
     AFD_PRIVATE_COUNT_OF_KINDS
 };
 #define AFD_PRIVATE_PER_STAGE AFD_PRIVATE_TERMS /* kinds before it exist once per stage */
@@ -50,6 +61,7 @@ struct afd_plan {
     struct afd_shape shape;
     struct afd_layout ffn_layout;
     struct afd_layout attention_layout;
+    struct afd_union_layout union_layout; /* protocol union: of every rank, in place of the two */
     uint32_t role;
     uint32_t index;         /* s or f of this rank */
     uint32_t local_experts; /* FFN */
@@ -70,6 +82,9 @@ int afd_plan_make(const struct afd_group_config *group, const struct afd_buffer_
                   uint32_t rank, struct afd_plan *plan_out);
 /* The group part alone: sizes, roles present, ranks in range. */
 int afd_plan_check_group(const struct afd_group_config *group);
+
+/* Bytes of this rank's window. */
+uint64_t afd_plan_window_bytes(const struct afd_plan *plan);
 
 /* FFN index of expert e under this configuration. */
 uint32_t afd_plan_expert_ffn(const struct afd_buffer_config *config, uint32_t ffn_ranks,

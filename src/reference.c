@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---------------------------------------------------------------------------------- numbers */
+/* -------------------------------------------------------------------------------------- numbers */
 
 static float f32_product(float a, float b)
 {
@@ -80,7 +80,7 @@ static uint16_t bf16_nearest(float value)
     return (uint16_t)(sign + (uint32_t)(unit + 133) * 128 + nearest_even(ldexp(magnitude, -unit)));
 }
 
-/* ---------------------------------------------------------------------------------- routes */
+/* --------------------------------------------------------------------------------------- routes */
 
 void afd_reference_placement(uint32_t experts, uint32_t ffn_ranks, uint32_t *placement_out)
 {
@@ -154,7 +154,7 @@ static int sources_check(const struct afd_reference *ref,
     return 0;
 }
 
-/* ---------------------------------------------------------------------------------- batch */
+/* ---------------------------------------------------------------------------------------- batch */
 
 /* calloc() that has an address for 0 bytes too. */
 static void *zeroed(uint64_t count, uint64_t bytes)
@@ -308,7 +308,7 @@ void afd_reference_batch_free(struct afd_reference_batch *batch)
     memset(batch, 0, sizeof(*batch));
 }
 
-/* ---------------------------------------------------------------------------------- sums */
+/* ----------------------------------------------------------------------------------------- sums */
 
 uint32_t afd_reference_reply(const struct afd_reference *ref,
                              const struct afd_reference_batch *batch, const uint16_t *expert_rows,

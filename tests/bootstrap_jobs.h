@@ -49,9 +49,8 @@ static inline uint16_t port_of(int fd)
     char port[8] = "";
 
     assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
-    assert_int_equal(getnameinfo((struct sockaddr *)&at, bytes, NULL, 0, port, sizeof(port),
-                                 NI_NUMERICSERV),
-                     0);
+    assert_int_equal(
+        getnameinfo((struct sockaddr *)&at, bytes, NULL, 0, port, sizeof(port), NI_NUMERICSERV), 0);
     return (uint16_t)strtoul(port, NULL, 10);
 }
 

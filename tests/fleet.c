@@ -20,6 +20,7 @@ enum { TOKENS = 5, HIDDEN = 64, EXPERTS = 6, TOPK = 2 };
 static const uint8_t roles[FLEET_RANKS] = {AFD_ROLE_FFN, AFD_ROLE_FFN, AFD_ROLE_ATTENTION,
                                            AFD_ROLE_ATTENTION};
 static struct fleet_outcome *outcome;
+uint32_t fleet_protocol = AFD_PROTOCOL_AUTO;
 
 struct self {
     uint32_t rank;
@@ -149,6 +150,7 @@ static int create(struct self *self)
     c.hidden = HIDDEN;
     c.experts = EXPERTS;
     c.topk = TOPK;
+    c.protocol = fleet_protocol;
     rc = afd_group_create(&g, &self->group);
     return rc != 0 ? rc : afd_buffer_create(self->group, &c, &self->buffer);
 }

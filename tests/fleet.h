@@ -23,6 +23,9 @@ struct fleet_outcome {
     uint32_t exchanges; /* complete ones */
 };
 
+/* enum afd_protocol of the next fleet. */
+extern uint32_t fleet_protocol;
+
 /* What a rank does before the call of `phase` in exchange n (1, 2, ...); may not return. */
 typedef void (*fleet_hook)(uint32_t rank, uint32_t phase, uint32_t n, struct afd_group *group,
                            struct afd_buffer *buffer);

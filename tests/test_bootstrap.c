@@ -262,7 +262,7 @@ static void open_refuses_what_no_kind_can_serve(void **state)
     assert_int_equal(afd_hub_create(1025, &hub), AFD_EINVAL);
 }
 
-/* ------------------------------------------------------------------------------ environment */
+/* ---------------------------------------------------------------------------------- environment */
 
 static const char *const variables[] = {
     "AFD_RANK",

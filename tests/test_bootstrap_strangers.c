@@ -5,7 +5,7 @@
  */
 #include "bootstrap_jobs.h"
 
-/* ---------------------------------------------------------------------------------- strangers */
+/* ------------------------------------------------------------------------------------ strangers */
 
 static void tcp_strangers_neither_stop_nor_delay_the_ranks(void **state)
 {

@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-/* ---------------------------------------------------------------------------------- good jobs */
+/* ------------------------------------------------------------------------------------ good jobs */
 
 static void tcp_gathers_every_size_at_2_3_5_and_8_ranks(void **state)
 {
@@ -107,7 +107,7 @@ static void tcp_speaks_ipv6(void **state)
     assert_all_right(runs, 2);
 }
 
-/* ----------------------------------------------------------------------------------- mistakes */
+/* ------------------------------------------------------------------------------------- mistakes */
 
 static void tcp_rank_says_where_nobody_listens(void **state)
 {
@@ -187,7 +187,7 @@ static void tcp_different_bytes_fail_every_rank_with_both_values(void **state)
     }
 }
 
-/* ------------------------------------------------------------------------------------- deaths */
+/* --------------------------------------------------------------------------------------- deaths */
 
 /* Rank `rank` of 3 is a process that is killed when it has done `rounds` allgathers, or while it
  * waits for a rank that is late. */

@@ -107,7 +107,7 @@ static void assert_f32_bits(float value, uint32_t want)
         fail_msg("value 0x%08x instead of 0x%08x", afd_f32_bits(value), want);
 }
 
-/* ---------------------------------------------------------------------------------- bf16 */
+/* ----------------------------------------------------------------------------------------- bf16 */
 
 static void every_bf16_has_the_value_of_its_format(void **state)
 {
@@ -186,7 +186,7 @@ static void bf16_of_every_class_of_nan_is_0x7fc0(void **state)
         assert_int_equal(afd_f32_to_bf16(afd_f32_from_bits(0x7f800000u | payload)), 0x7fc0);
 }
 
-/* ---------------------------------------------------------------------------------- e4m3 */
+/* ----------------------------------------------------------------------------------------- e4m3 */
 
 static void every_e4m3_has_the_value_of_its_format(void **state)
 {
@@ -268,7 +268,7 @@ static void e4m3_saturates_and_has_one_nan(void **state)
     }
 }
 
-/* ---------------------------------------------------------------------------------- scales */
+/* --------------------------------------------------------------------------------------- scales */
 
 static void every_ue8m0_is_its_power_of_two(void **state)
 {
@@ -326,7 +326,7 @@ static void scale_groups_count_a_ragged_last_group(void **state)
     assert_int_equal(afd_scale_groups(0xffffffffu), 0x2000000);
 }
 
-/* ---------------------------------------------------------------------------------- groups */
+/* --------------------------------------------------------------------------------------- groups */
 
 /* One group against its definition: every code, every decoded value, and nothing beyond n. */
 static void assert_group(const uint16_t *x, uint32_t n)

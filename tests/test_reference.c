@@ -51,7 +51,7 @@ static void assert_u32(const uint32_t *got, const uint32_t *want, size_t count)
             fail_msg("[%zu] is %u instead of %u", i, got[i], want[i]);
 }
 
-/* ---------------------------------------------------------------------------------- placement */
+/* ------------------------------------------------------------------------------------ placement */
 
 static void placement_gives_the_first_ranks_one_expert_more(void **state)
 {
@@ -71,7 +71,7 @@ static void placement_gives_the_first_ranks_one_expert_more(void **state)
     assert_u32(got, want_2_of_3, 2);
 }
 
-/* ---------------------------------------------------------------------------------- batches */
+/* -------------------------------------------------------------------------------------- batches */
 
 /*
  * Two sources of 3 and 2 tokens, two FFN ranks, an uneven placement that is not contiguous, groups
@@ -232,7 +232,7 @@ static void token_with_several_local_routes_counts_once(void **state)
     afd_reference_batch_free(&batch);
 }
 
-/* ---------------------------------------------------------------------------------- refusals */
+/* ------------------------------------------------------------------------------------- refusals */
 
 /* Two sources; the second's last token of three lanes has the given ids. */
 static void assert_refused(int64_t a, int64_t b, int64_t c, const char *sentence)

@@ -46,7 +46,7 @@ static struct afd_reference_source tokens(uint32_t count, const int64_t *ids)
     return source;
 }
 
-/* ---------------------------------------------------------------------------------- replies */
+/* -------------------------------------------------------------------------------------- replies */
 
 /* The reply to one token whose `count` rows have these values, in ascending order of expert. */
 static uint16_t reply_of(const uint16_t *rows, const float *weights, uint32_t count)
@@ -287,7 +287,7 @@ static void sum_of_nothing_is_zero(void **state)
     assert_int_equal(row[2], 0x1234);
 }
 
-/* ---------------------------------------------------------------------------------- agreement */
+/* ------------------------------------------------------------------------------------ agreement */
 
 static uint32_t random_next(uint32_t *seed)
 {

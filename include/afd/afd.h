@@ -42,7 +42,7 @@ extern "C" {
 #define AFD_VERSION_MINOR 1
 #define AFD_VERSION_PATCH 0
 
-/* ------------------------------------------------------------------------------------ errors */
+/* --------------------------------------------------------------------------------------- errors */
 
 /* X(name, value, text). The value is what functions return. */
 #define AFD_ERROR_LIST(X)                                                                          \
@@ -81,7 +81,7 @@ AFD_API const char *afd_version(void);
  * talk. */
 AFD_API const char *afd_digest(void);
 
-/* ------------------------------------------------------------------------------------ groups */
+/* --------------------------------------------------------------------------------------- groups */
 
 enum afd_role {
     AFD_ROLE_ATTENTION = 1, /* a source: dispatches tokens, collects answers */
@@ -156,7 +156,7 @@ AFD_API uint32_t afd_group_rank(const struct afd_group *group);
 AFD_API uint32_t afd_group_world(const struct afd_group *group);
 AFD_API uint32_t afd_group_role(const struct afd_group *group, uint32_t rank);
 
-/* ----------------------------------------------------------------------------------- buffers */
+/* -------------------------------------------------------------------------------------- buffers */
 
 #define AFD_TOPK_MAX 32u
 #define AFD_STAGES_MAX 8u
@@ -168,6 +168,9 @@ AFD_API uint32_t afd_group_role(const struct afd_group *group, uint32_t rank);
 enum afd_protocol {
     AFD_PROTOCOL_AUTO = 0, /* one domain: direct */
     AFD_PROTOCOL_DIRECT = 1,
+    /* The symmetric baseline: every rank waits for every rank in all four verbs, also in dispatch.
+     * Rows only (words_tokens and the variants have no effect), no indexed receive, no view. */
+    AFD_PROTOCOL_UNION = 2,
 };
 
 enum afd_payload {
@@ -287,7 +290,7 @@ struct afd_buffer_info {
 AFD_API AFD_CHECK int afd_buffer_info(const struct afd_buffer *buffer,
                                       struct afd_buffer_info *info_out);
 
-/* ---------------------------------------------------------------------------------- exchange */
+/* ------------------------------------------------------------------------------------- exchange */
 
 enum afd_id_type {
     AFD_IDS_INT64 = 0,
@@ -309,9 +312,10 @@ struct afd_tokens {
     const float *weights;         /* [T][topk] or NULL */
 };
 
-/* Attention: sends the tokens of one exchange on `stage`. Waits for nothing. Routes are checked
- * before anything moves: a bad id is AFD_EROUTE naming rank, token, lane and the full-width id,
- * T > capacity is AFD_ECAPACITY; both leave the buffer as it was, and the call may be repeated. */
+/* Attention: sends the tokens of one exchange on `stage`. Waits for nothing (protocol union: until
+ * all ranks are in dispatch or receive). Routes are checked before anything moves: a bad id is
+ * AFD_EROUTE naming rank, token, lane and the full-width id, T > capacity is AFD_ECAPACITY; both
+ * leave the buffer as it was, and the call may be repeated. */
 AFD_API AFD_CHECK int afd_dispatch(struct afd_buffer *buffer, uint32_t stage,
                                    const struct afd_tokens *tokens, void *stream);
 
@@ -374,7 +378,7 @@ AFD_API void afd_output_init(struct afd_output *output);
 AFD_API AFD_CHECK int afd_collect(struct afd_buffer *buffer, uint32_t stage,
                                   struct afd_output *output, void *stream);
 
-/* ------------------------------------------------------------------------------------- faults */
+/* --------------------------------------------------------------------------------------- faults */
 
 enum afd_phase {
     AFD_PHASE_NONE = 0,
@@ -396,6 +400,8 @@ enum afd_word_kind {
     AFD_WORD_REPLY_SLOT = 7,   /* FFN -> source, LL: a piece of a reply row */
     AFD_WORD_BLOCKS = 8,       /* this step's own blocks */
     AFD_WORD_STATE = 9,        /* the stage's state word */
+    AFD_WORD_BARRIER = 10,     /* union: every rank -> every rank, add: it came here */
+    AFD_WORD_COUNTS = 11,      /* union: every rank -> every rank: rows and pairs to come */
 };
 
 /* What went wrong where. */

@@ -233,3 +233,23 @@ uint32_t afd_fibers_yield(struct afd_fibers *fibers)
     to_home(fibers, &fibers->fiber[fibers->current]);
     return fibers->running;
 }
+
+void afd_fibers_bind(struct afd_fibers *fibers, afd_fiber_fn body, void *context)
+{
+    fibers->body = body;
+    fibers->context = context;
+    fibers->running = 0;
+}
+
+void afd_fibers_arm(struct afd_fibers *fibers, uint32_t index)
+{
+    AFD_ASSERT(index < fibers->most && fibers->fiber[index].stack != NULL);
+    fibers->fiber[index].done = 0;
+    fibers->running++;
+}
+
+int afd_fibers_resume(struct afd_fibers *fibers, uint32_t index)
+{
+    to_fiber(fibers, index);
+    return !fibers->fiber[index].done;
+}

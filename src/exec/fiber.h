@@ -25,4 +25,10 @@ void afd_fibers_run(struct afd_fibers *fibers, uint32_t count, afd_fiber_fn body
 /* From inside a fiber: lets the others run. Returns the number of fibers that are not done. */
 uint32_t afd_fibers_yield(struct afd_fibers *fibers);
 
+/* For a scheduler that decides itself who runs: bind once, then arm a fiber for one run of its body
+ * and resume it until it is done. Nonzero: it yielded and has to be resumed again. */
+void afd_fibers_bind(struct afd_fibers *fibers, afd_fiber_fn body, void *context);
+void afd_fibers_arm(struct afd_fibers *fibers, uint32_t index);
+int afd_fibers_resume(struct afd_fibers *fibers, uint32_t index);
+
 #endif

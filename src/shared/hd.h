@@ -29,6 +29,18 @@
 #define AFD_ON_DEVICE 0
 #endif
 
+/* 1 where the steps are compiled for the simulator: every access to memory that others see is
+ * then a call, and AFD_MUTANT(name) is 1 while that mutant is being hunted (exec/sim/mutants.h). */
+#if defined(AFD_SIM)
+#define AFD_ON_SIM 1
+#include "exec/sim/hooks.h"
+#define AFD_TAG_PERIOD afd_sim_tag_period
+#else
+#define AFD_ON_SIM 0
+#define AFD_TAG_PERIOD 0xffffffffu /* epochs after which the tag of an LL word repeats */
+#define AFD_MUTANT(name) 0
+#endif
+
 /* Alignment of a struct: put it on the first member (a C11 rule). */
 #if defined(__cplusplus)
 #define AFD_ALIGNAS(n) alignas(n)

@@ -14,10 +14,11 @@
 /* What a thread waits for: enough to explain a hang. */
 struct afd_wait {
     uint32_t kind; /* enum afd_word_kind */
-    uint32_t peer; /* world rank whose word this is; AFD_WAIT_OWN_BLOCKS: this step's own blocks */
+    uint32_t peer; /* world rank whose word this is, or one of the two below */
     uint64_t expected;
 };
-#define AFD_WAIT_OWN_BLOCKS 0xffffffffu
+#define AFD_WAIT_OWN_BLOCKS 0xffffffffu /* this step's own blocks */
+#define AFD_WAIT_ALL_RANKS 0x00fffffeu  /* a word to which every rank adds */
 
 /* A rank's first trouble in a step. `taken` is claimed by compare-and-swap; the winner fills the
  * rest and then releases `ready`. */
@@ -34,6 +35,14 @@ struct afd_trouble {
     uint64_t seen;
 };
 
+/* What a rank sent and waited for, for tests; host executors only. */
+struct afd_traffic {
+    uint64_t words; /* synchronisation words written to ranks; an LL word is one */
+    uint64_t waits; /* words of ranks waited for */
+    uint64_t rows;  /* rows, or parts of a row, written to ranks */
+    uint64_t bytes; /* all that is written to ranks but words */
+};
+
 struct afd_lane;
 
 /* The executor's side of a step. Host executors set `pause`; a device reads the two words. */
@@ -43,9 +52,10 @@ struct afd_exec {
     int32_t (*pause)(const struct afd_lane *lane, const struct afd_wait *wait, uint64_t seen,
                      uint64_t round);
     struct afd_trouble *trouble;
-    const uint32_t *abort_word; /* device: nonzero asks every wait to leave */
-    uint64_t deadline_ns;       /* device: longest wait */
-    void *owner;                /* host: the executor's own state */
+    const uint32_t *abort_word;  /* device: nonzero asks every wait to leave */
+    uint64_t deadline_ns;        /* device: longest wait */
+    void *owner;                 /* host: the executor's own state */
+    struct afd_traffic *traffic; /* host: NULL, or where the primitives count */
 };
 
 struct afd_lane {
@@ -55,6 +65,26 @@ struct afd_lane {
     uint32_t threads; /* of one block; 1 on a CPU, at most 1,024 */
     struct afd_exec *exec;
 };
+
+AFD_FN void afd_traffic_count(struct afd_lane lane, uint32_t words, uint32_t waits, uint32_t rows,
+                              uint64_t bytes)
+{
+#if defined(__CUDA_ARCH__)
+    (void)lane;
+    (void)words;
+    (void)waits;
+    (void)rows;
+    (void)bytes;
+#else
+    struct afd_traffic *traffic = lane.exec->traffic;
+    if (traffic == 0)
+        return;
+    traffic->words += words;
+    traffic->waits += waits;
+    traffic->rows += rows;
+    traffic->bytes += bytes;
+#endif
+}
 
 /* ------------------------------------------------------------------------ collectives of a
  * block */
@@ -177,6 +207,30 @@ AFD_FN void afd_block_count(struct afd_lane lane, uint32_t *bin, uint32_t add)
     atomicAdd(bin, add);
 #else
     *bin += add;
+#endif
+}
+
+/* -------------------------------------------------------------------- shared by a rank's blocks */
+
+/* Both are atomic among all threads of a rank and order nothing: a gate or the last block's ticket
+ * does. The blocks of a host executor share one thread. */
+
+/* Takes the next number: 0, 1, ... */
+AFD_FN uint32_t afd_number_take(uint32_t *next)
+{
+#if defined(__CUDA_ARCH__)
+    return atomicAdd(next, 1u);
+#else
+    return (*next)++;
+#endif
+}
+
+AFD_FN void afd_bits_set(uint64_t *word, uint64_t bits)
+{
+#if defined(__CUDA_ARCH__)
+    atomicOr((unsigned long long *)word, (unsigned long long)bits);
+#else
+    *word |= bits;
 #endif
 }
 

@@ -184,6 +184,8 @@ AFD_FN struct afd_layout afd_layout_ffn(const struct afd_shape *shape, uint64_t 
     layout.stage.headers = afd_region_place(&cursor, n, AFD_HEADER_STRIDE);
     layout.stage.credits = afd_region_place(&cursor, n, AFD_WORD_STRIDE);
     layout.stage.routes = afd_region_place(&cursor, n, afd_round_up(route_table, AFD_WORD_STRIDE));
+    if (AFD_MUTANT(regions_overlap))
+        cursor = layout.stage.routes.offset;
     layout.stage.weights =
         afd_region_place(&cursor, n, afd_round_up(weight_table, AFD_WORD_STRIDE));
     layout.stage.inbox = afd_region_place(&cursor, n * tokens, afd_row_bytes(shape));

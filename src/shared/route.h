@@ -120,6 +120,8 @@ AFD_FN uint64_t afd_route_hit_word(const struct afd_placement *placement, struct
  * token's FFN ranks are smaller than f. */
 AFD_FN uint32_t afd_reply_region(const struct afd_shape *shape, uint32_t f, uint32_t before)
 {
+    if (AFD_MUTANT(reply_region_shared))
+        return 0;
     return shape->ffn_ranks <= shape->topk ? f : before;
 }
 

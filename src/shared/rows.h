@@ -47,15 +47,19 @@ AFD_FN void afd_bytes_copy(struct afd_lane lane, uint8_t *dst, const uint8_t *sr
         for (uint64_t i = lane.thread; i < bytes; i += lane.threads)
             dst[i] = src[i];
     }
+#elif AFD_ON_SIM
+    (void)lane;
+    afd_sim_copy(dst, src, bytes);
 #else
     (void)lane;
     memcpy(dst, src, bytes);
 #endif
 }
 
-/* Into a peer's window; ordered by the credit that follows. */
+/* Into a peer's window; ordered by the word that follows. */
 AFD_FN void afd_row_put(struct afd_lane lane, uint8_t *dst, const uint8_t *src, uint64_t bytes)
 {
+    afd_traffic_count(lane, 0, 0, 0, bytes);
     afd_bytes_copy(lane, dst, src, bytes);
 }
 
@@ -68,8 +72,13 @@ AFD_FN void afd_row_get(struct afd_lane lane, uint8_t *dst, const uint8_t *src, 
 /* Sets n BF16 elements to `value`. */
 AFD_FN void afd_row_fill(struct afd_lane lane, uint8_t *dst, uint16_t value, uint32_t n)
 {
+#if AFD_ON_SIM
+    for (uint32_t i = lane.thread; i < n; i += lane.threads)
+        afd_item_put_u16((uint16_t *)(void *)dst + i, value);
+#else
     for (uint32_t i = lane.thread; i < n; i += lane.threads)
         memcpy(dst + (uint64_t)i * 2, &value, 2);
+#endif
 }
 
 AFD_FN void afd_bytes_zero(struct afd_lane lane, uint8_t *dst, uint64_t bytes)
@@ -102,10 +111,21 @@ AFD_FN void afd_rows_sum(struct afd_lane lane, uint16_t *row_out, const uint16_t
         }
         row_out[i] = afd_f32_to_bf16(sum);
     }
+#elif AFD_ON_SIM
+    (void)lane;
+    afd_sim_rows_sum(row_out, terms, weights, count, n);
 #else
     (void)lane;
     afd_vector_sum(row_out, terms, weights, count, n);
 #endif
+}
+
+/* afd_rows_sum() into a peer's window: a row, or a part of one. */
+AFD_FN void afd_rows_sum_put(struct afd_lane lane, uint16_t *row_out, const uint16_t *const *terms,
+                             const float *weights, uint32_t count, uint32_t n)
+{
+    afd_traffic_count(lane, 0, 0, 1, (uint64_t)n * 2);
+    afd_rows_sum(lane, row_out, terms, weights, count, n);
 }
 
 /* ------------------------------------------------------------------------------------- LL words */

@@ -15,7 +15,9 @@
  * exchanges, long after afd_scrub_slot() has wiped every older one. */
 AFD_FN uint32_t afd_tag(uint64_t epoch)
 {
-    return (uint32_t)(epoch % 0xffffffffu) + 1u;
+    if (AFD_MUTANT(tag_not_advanced))
+        epoch &= ~(uint64_t)1;
+    return (uint32_t)(epoch % AFD_TAG_PERIOD) + 1u;
 }
 
 /* The slot whose old tags the receiver wipes in this exchange: each one in turn. */

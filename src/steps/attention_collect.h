@@ -65,7 +65,9 @@ AFD_STEP int32_t afd_collect_credit_wait(struct afd_lane lane, const struct afd_
     return afd_wait_word_seen(
         lane, /* reply_credit_wait */
         afd_region_word(a->window, a->layout, a->layout->stage.reply_credits, a->stage, f),
-        afd_wait_for(AFD_WORD_REPLY_CREDIT, a->ffn_rank[f], a->credit_base[f] + units), seen_out);
+        afd_wait_for(AFD_WORD_REPLY_CREDIT, a->ffn_rank[f],
+                     AFD_MUTANT(reply_credit_wait_skipped) ? 0 : a->credit_base[f] + units),
+        seen_out);
 }
 
 /* A lone block takes the rows of an FFN rank as they come. */
@@ -82,11 +84,16 @@ AFD_STEP int32_t afd_collect_wait(struct afd_lane lane, const struct afd_collect
 {
     struct afd_reply_header *header_out = &peer_out->header;
     struct afd_wait wait = afd_wait_for(AFD_WORD_REPLY_HEADER, a->ffn_rank[f], afd_tag(epoch));
+    const uint64_t *place =
+        afd_region_word(a->window, a->layout, a->layout->stage.reply_headers, a->stage, f);
     struct afd_ll word;
-    if (!afd_wait_ll(
-            lane, /* reply_header_wait */
-            afd_region_word(a->window, a->layout, a->layout->stage.reply_headers, a->stage, f),
-            afd_tag(epoch), wait, &word))
+    if (AFD_MUTANT(l2_of_silent_ffn_skipped) && a->reply_rows[f] == 0) {
+        header_out->flags = 0;
+        return 1;
+    }
+    if (AFD_MUTANT(reply_header_wait_skipped))
+        word = afd_ll_load(place);
+    else if (!afd_wait_ll(lane, place, afd_tag(epoch), wait, &word)) /* reply_header_wait */
         return 0;
     *header_out = afd_reply_header_of(word);
     if (header_out->rows != a->reply_rows[f] ||
@@ -125,8 +132,8 @@ AFD_STEP int32_t afd_collect_arrived(struct afd_lane lane, const struct afd_coll
            afd_collect_credit_wait(lane, a, f, peer->rows, &peer->seen);
 }
 
-/* Terms of token t: bias rows, then reply rows by ascending FFN rank, as they are there. One thread;
- * 0: leave the step. */
+/* Terms of token t: bias rows, then reply rows by ascending FFN rank, as they are there. One
+ * thread; 0: leave the step. */
 AFD_STEP int32_t afd_collect_terms(struct afd_lane lane, const struct afd_collect_args *a,
                                    uint32_t t, const uint16_t **terms)
 {
@@ -250,7 +257,7 @@ AFD_STEP void afd_collect_scrub(struct afd_lane lane, const struct afd_collect_a
 {
     uint32_t slot = afd_scrub_slot(epoch, a->shape->words_tokens);
     uint32_t owner = a->reply_words != 0 && slot < tokens ? slot % lane.blocks : 0;
-    if (a->shape->words_tokens == 0 || owner != lane.block)
+    if (a->shape->words_tokens == 0 || owner != lane.block || AFD_MUTANT(reply_scrub_skipped))
         return;
     afd_block_sync(lane);
     for (uint32_t r = 0; r < afd_reply_regions(a->shape); r++)
@@ -264,7 +271,7 @@ AFD_STEP void afd_collect_scrub(struct afd_lane lane, const struct afd_collect_a
 AFD_STEP void afd_collect_view_row(struct afd_lane lane, const struct afd_collect_args *a,
                                    uint32_t t)
 {
-    if (a->hits[t] == 0)
+    if (a->hits[t] == 0 && !AFD_MUTANT(view_row_stale))
         afd_row_fill(lane,
                      afd_region_at(a->window, a->layout, a->layout->stage.reply_inbox, a->stage, t),
                      0, a->shape->hidden);
@@ -296,7 +303,7 @@ AFD_STEP void afd_collect_finish(struct afd_lane lane, const struct afd_collect_
     if (afd_trouble_seen(lane))
         return;
     for (uint32_t f = lane.thread; f < a->shape->ffn_ranks; f += lane.threads)
-        if ((peers[f].header.flags & AFD_REPLY_ROWS) != 0)
+        if ((peers[f].header.flags & AFD_REPLY_ROWS) != 0 && !AFD_MUTANT(reply_base_not_advanced))
             a->credit_base[f] += peers[f].header.units;
 }
 

@@ -60,7 +60,7 @@ AFD_STEP uint16_t afd_dispatch_route_item(const struct afd_dispatch_args *a, uin
                                           : afd_route_hits_before(&a->placement, a->ids, t, f));
 }
 
-/* ------------------------------------------------------------------------------------- header */
+/* --------------------------------------------------------------------------------------- header */
 
 /* Route and weight tables of the rows variant: plain bytes, certified by the routes word. */
 AFD_STEP void afd_dispatch_tables_put(struct afd_lane lane, const struct afd_dispatch_args *a,
@@ -72,8 +72,10 @@ AFD_STEP void afd_dispatch_tables_put(struct afd_lane lane, const struct afd_dis
                                                          layout->stage.routes, a->stage, a->source);
     uint8_t *weights =
         afd_region_at(a->ffn_window[f], layout, layout->stage.weights, a->stage, a->source);
+    afd_traffic_count(lane, 0, 0, 0, (uint64_t)tokens * items * sizeof(uint16_t));
     for (uint64_t i = lane.thread; i < (uint64_t)tokens * items; i += lane.threads)
-        routes[i] = afd_dispatch_route_item(a, (uint32_t)(i / items), f, (uint32_t)(i % items));
+        afd_item_put_u16(&routes[i], afd_dispatch_route_item(a, (uint32_t)(i / items), f,
+                                                             (uint32_t)(i % items)));
     if (a->weights != 0)
         afd_row_put(lane, weights, (const uint8_t *)a->weights,
                     (uint64_t)tokens * a->shape->topk * sizeof(float));
@@ -98,7 +100,7 @@ AFD_STEP void afd_dispatch_mask_put(struct afd_lane lane, const struct afd_dispa
             word.data[i] = afd_block_or(lane, bits);
         }
         if (lane.thread == 0)
-            afd_ll_store(header + 2 * w, word); /* pairs with mask_wait in ffn_routes.h */
+            afd_peer_ll(lane, header + 2 * w, word); /* pairs with mask_wait in ffn_routes.h */
     }
 }
 
@@ -133,8 +135,8 @@ AFD_STEP void afd_dispatch_fault_put(struct afd_lane lane, uint64_t *header, int
     struct afd_header h;
     h.tokens = h.units = 0;
     h.flags = (uint32_t)-code << AFD_HEADER_FAULT_SHIFT;
-    if (lane.thread == 0)
-        afd_ll_store(header, afd_header_word(h, afd_tag(epoch)));
+    if (lane.thread == 0 && !AFD_MUTANT(fault_header_skipped))
+        afd_peer_ll(lane, header, afd_header_word(h, afd_tag(epoch)));
 }
 
 /* Header of this exchange for FFN rank f: exactly one block writes it, in every exchange, also for
@@ -149,22 +151,31 @@ AFD_STEP void afd_dispatch_header_put(struct afd_lane lane, const struct afd_dis
     for (uint32_t t = lane.thread; t < tokens; t += lane.threads)
         hits += (uint32_t)afd_route_hits(&a->placement, a->ids, t, f);
     hits = afd_block_sum(lane, hits);
+    if (AFD_MUTANT(parts_off_by_one) && parts > 1)
+        parts -= 1;
+    if (AFD_MUTANT(part_in_one_credit))
+        parts = 1;
     h.tokens = tokens;
     h.units = a->rows != 0 ? hits * parts : 0;
-    h.flags = (a->rows != 0 ? AFD_HEADER_ROWS : 0u) | (a->weights != 0 ? AFD_HEADER_WEIGHTS : 0u) |
-              (a->reply_words != 0 ? AFD_HEADER_REPLY_WORDS : 0u) |
-              (a->rows != 0 && lane.blocks == 1 ? AFD_HEADER_IN_ORDER : 0u) |
-              (parts - 1) << AFD_HEADER_PARTS_SHIFT;
+    h.flags =
+        (a->rows != 0 ? AFD_HEADER_ROWS : 0u) | (a->weights != 0 ? AFD_HEADER_WEIGHTS : 0u) |
+        (a->reply_words != 0 ? AFD_HEADER_REPLY_WORDS : 0u) |
+        (a->rows != 0 && (lane.blocks == 1 || AFD_MUTANT(in_order_by_blocks)) ? AFD_HEADER_IN_ORDER
+                                                                              : 0u) |
+        (parts - 1) << AFD_HEADER_PARTS_SHIFT;
     if (lane.thread == 0) {
         a->reply_rows[f] = hits;
-        afd_ll_store(header, afd_header_word(h, afd_tag(epoch))); /* pairs with header_wait */
+        if (!AFD_MUTANT(header_of_no_rows_skipped) || hits != 0) /* pairs with header_wait */
+            afd_peer_ll(lane, header, afd_header_word(h, afd_tag(epoch)));
     }
     afd_dispatch_mask_put(lane, a, f, tokens, header, afd_tag(epoch));
     if (a->rows != 0) {
+        if (AFD_MUTANT(table_after_word))
+            afd_word_release(header + AFD_HEADER_ROUTES_OFFSET / sizeof(uint64_t), epoch);
         afd_dispatch_tables_put(lane, a, f, tokens);
         afd_block_sync(lane);
         if (lane.thread == 0) /* pairs with routes_wait in ffn_routes.h */
-            afd_word_release(header + AFD_HEADER_ROUTES_OFFSET / sizeof(uint64_t), epoch);
+            afd_peer_release(lane, header + AFD_HEADER_ROUTES_OFFSET / sizeof(uint64_t), epoch);
     }
 }
 
@@ -176,7 +187,7 @@ AFD_STEP int32_t afd_dispatch_headers(struct afd_lane lane, const struct afd_dis
     const struct afd_layout *layout = a->ffn_layout;
     if (lane.block >= a->shape->ffn_ranks)
         return code;
-    if (code == 0)
+    if (code == 0 && !(AFD_MUTANT(routes_checked_by_block_0) && lane.block != 0))
         code = afd_dispatch_routes_check(lane, a, tokens);
     for (uint32_t f = lane.block; f < a->shape->ffn_ranks; f += lane.blocks) {
         uint64_t *header =
@@ -189,10 +200,27 @@ AFD_STEP int32_t afd_dispatch_headers(struct afd_lane lane, const struct afd_dis
     return code;
 }
 
-/* --------------------------------------------------------------------------------------- rows */
+/* ----------------------------------------------------------------------------------------- rows */
 
-/* One more unit for FFN rank f is written. [R-17] A lone block says so at once: it is the only writer
- * of the credit, so a store does, and the receiver may start before the last row is there. */
+/* One add per FFN rank, after all of this block's rows for it. */
+AFD_STEP void afd_dispatch_credits_add(struct afd_lane lane, const struct afd_dispatch_args *a)
+{
+    const struct afd_layout *layout = a->ffn_layout;
+    afd_block_sync(lane);
+    for (uint32_t f = lane.thread; f < a->shape->ffn_ranks; f += lane.threads) {
+        uint32_t *sent = &a->sent[(uint64_t)lane.block * a->shape->ffn_ranks + f];
+        if (*sent != 0 && lane.blocks > 1) /* pairs with credit_wait in ffn_receive */
+            afd_peer_add(lane,
+                         afd_region_word(a->ffn_window[f], layout, layout->stage.credits, a->stage,
+                                         AFD_MUTANT(word_shared) ? 0 : a->source),
+                         AFD_MUTANT(credit_counts_blocks) ? 1u : *sent);
+        *sent = 0;
+    }
+}
+
+/* One more unit for FFN rank f is written. [R-17] A lone block says so at once: it is the only
+ * writer of the credit, so a store does, and the receiver may start before the last row is
+ * there. */
 AFD_STEP void afd_dispatch_sent(struct afd_lane lane, const struct afd_dispatch_args *a, uint32_t f)
 {
     const struct afd_layout *layout = a->ffn_layout;
@@ -203,9 +231,12 @@ AFD_STEP void afd_dispatch_sent(struct afd_lane lane, const struct afd_dispatch_
         return;
     *sent += 1;
     if (lane.blocks == 1) /* pairs with credit_wait in ffn_receive */
-        afd_word_release(
+        afd_peer_release(
+            lane,
             afd_region_word(a->ffn_window[f], layout, layout->stage.credits, a->stage, a->source),
             a->credit_sent[f] + *sent);
+    if (AFD_MUTANT(credit_before_rows))
+        afd_dispatch_credits_add(lane, a);
 }
 
 /* Part `part` of row t into its slot at every FFN rank of `bits` (ranks 64 * word ...). */
@@ -218,13 +249,19 @@ AFD_STEP void afd_dispatch_row_put(struct afd_lane lane, const struct afd_dispat
     uint64_t end = afd_part_begin(a->shape->payload_bytes, parts, part + 1);
     for (; bits != 0; bits &= bits - 1) {
         uint32_t f = word * 64 + afd_bits_lowest(bits);
-        uint8_t *row = afd_region_at(a->ffn_window[f], layout, layout->stage.inbox, a->stage,
-                                     afd_dispatch_slot(a, t, a->shape->capacity));
+        uint8_t *row = afd_region_at(
+            a->ffn_window[f], layout, layout->stage.inbox, a->stage,
+            afd_dispatch_slot(a, AFD_MUTANT(slot_off_by_one) ? t ^ 1u : t, a->shape->capacity));
+        afd_traffic_count(lane, 0, 0, 1, 0);
+        if (AFD_MUTANT(credit_before_its_row) || AFD_MUTANT(credit_before_rows))
+            afd_dispatch_sent(lane, a, f);
         afd_row_put(lane, row + begin, a->x + a->x_stride * t + begin, end - begin);
         if (part == 0 && a->shape->scale_bytes != 0)
             afd_row_put(lane, row + afd_row_scales_offset(a->shape),
                         a->scales + a->scales_stride * t, a->shape->scale_bytes);
-        afd_dispatch_sent(lane, a, f);
+        if (!AFD_MUTANT(credit_before_its_row) && !AFD_MUTANT(credit_before_rows) &&
+            !(AFD_MUTANT(part_in_one_credit) && part != 0))
+            afd_dispatch_sent(lane, a, f);
     }
 }
 
@@ -270,7 +307,7 @@ AFD_STEP void afd_dispatch_slot_put(struct afd_lane lane, const struct afd_dispa
         uint64_t *slot = afd_region_word(a->ffn_window[f], layout, layout->stage.words, a->stage,
                                          afd_dispatch_slot(a, t, a->shape->words_tokens));
         for (uint32_t i = lane.thread; i < plan.words; i += lane.threads) /* pairs with slot_wait */
-            afd_ll_store(slot + 2 * i, afd_dispatch_slot_word(a, &plan, t, f, i, tag));
+            afd_peer_ll(lane, slot + 2 * i, afd_dispatch_slot_word(a, &plan, t, f, i, tag));
     }
 }
 
@@ -296,21 +333,6 @@ AFD_STEP void afd_dispatch_rows(struct afd_lane lane, const struct afd_dispatch_
             else
                 afd_dispatch_slot_put(lane, a, t, w, bits, tag);
         }
-    }
-}
-
-/* One add per FFN rank, after all of this block's rows for it. */
-AFD_STEP void afd_dispatch_credits_add(struct afd_lane lane, const struct afd_dispatch_args *a)
-{
-    const struct afd_layout *layout = a->ffn_layout;
-    afd_block_sync(lane);
-    for (uint32_t f = lane.thread; f < a->shape->ffn_ranks; f += lane.threads) {
-        uint32_t *sent = &a->sent[(uint64_t)lane.block * a->shape->ffn_ranks + f];
-        if (*sent != 0 && lane.blocks > 1) /* pairs with credit_wait in ffn_receive */
-            (void)afd_word_add(afd_region_word(a->ffn_window[f], layout, layout->stage.credits,
-                                               a->stage, a->source),
-                               *sent);
-        *sent = 0;
     }
 }
 
@@ -343,7 +365,7 @@ AFD_STEP void afd_step_attention_dispatch(struct afd_lane lane, const struct afd
         uint64_t epoch = a->state->epoch + 1;
         uint32_t tokens;
         int32_t code = afd_dispatch_tokens(lane, a, &tokens);
-        if (lane.block == 0 && lane.thread == 0)
+        if (lane.block == 0 && lane.thread == 0 && !AFD_MUTANT(count_of_last_exchange))
             *a->count_out = tokens;
         code = afd_dispatch_headers(lane, a, tokens, code, epoch);
         if (code == 0)

@@ -39,7 +39,7 @@ AFD_STEP void afd_receive_scales_store(const struct afd_receive_args *a, uint32_
 {
     uint8_t *to = a->scales + a->scales_row_stride * row + a->scales_group_stride * item;
     for (uint32_t i = 0; i < a->scale_item_bytes; i++)
-        to[i] = scale[i];
+        to[i] = afd_item_get_u8(&scale[i]);
 }
 
 /* Padding rows of this block's experts. */
@@ -87,7 +87,9 @@ AFD_STEP int32_t afd_receive_credit_wait(struct afd_lane lane, const struct afd_
     if (lane.thread == 0) /* credit_wait: pairs with credits_add in attention_dispatch */
         ok = afd_wait_word_seen(
             lane, afd_region_word(a->window, a->layout, a->layout->stage.credits, a->stage, s),
-            afd_wait_for(AFD_WORD_CREDIT, a->source_rank[s], a->credit_base[s] + units), seen_out);
+            afd_wait_for(AFD_WORD_CREDIT, a->source_rank[s],
+                         AFD_MUTANT(credit_wait_skipped) ? 0 : a->credit_base[s] + units),
+            seen_out);
     return afd_block_all(lane, ok);
 }
 
@@ -102,8 +104,8 @@ AFD_STEP int32_t afd_receive_arrived(struct afd_lane lane, const struct afd_rece
         arrival->source = s;
         arrival->rows = 0;
         arrival->seen = 0;
-        arrival->in_order =
-            (meta[s].flags & AFD_HEADER_IN_ORDER) != 0 && piece.begin <= meta[s].first;
+        arrival->in_order = (meta[s].flags & AFD_HEADER_IN_ORDER) != 0 &&
+                            (piece.begin <= meta[s].first || AFD_MUTANT(in_order_from_the_middle));
         if (arrival->in_order == 0)
             return afd_receive_credit_wait(lane, a, s, meta[s].units, &arrival->seen);
     }
@@ -208,13 +210,14 @@ AFD_STEP void afd_receive_scrub(struct afd_lane lane, const struct afd_receive_a
     const struct afd_source_meta *meta = afd_receive_meta(lane, a);
     uint32_t slot = afd_scrub_slot(epoch, a->shape->words_tokens);
     uint32_t words = afd_slot_plan(a->shape).words;
-    if (a->shape->words_tokens == 0)
+    if (a->shape->words_tokens == 0 || AFD_MUTANT(scrub_skipped))
         return;
     afd_block_sync(lane);
     for (uint32_t s = 0; s < a->shape->sources; s++) {
         uint32_t q = meta[s].first + slot;
         int32_t mine = s % lane.blocks == lane.block;
-        if ((meta[s].flags & AFD_HEADER_ROWS) == 0 && slot < meta[s].tokens)
+        if ((meta[s].flags & AFD_HEADER_ROWS) == 0 && slot < meta[s].tokens &&
+            !AFD_MUTANT(scrub_by_other_block))
             mine = q >= piece.begin && q < piece.end;
         for (uint32_t i = lane.thread; mine && i < words; i += lane.threads)
             afd_ll_wipe(afd_receive_slot(a, s, slot) + 2 * (uint64_t)i);
@@ -255,6 +258,8 @@ AFD_STEP int32_t afd_receive_body(struct afd_lane lane, const struct afd_receive
         return 0;
     afd_receive_sort(lane, a, piece);
     afd_receive_pad(lane, a, rows);
+    if (AFD_MUTANT(scrub_before_read))
+        afd_receive_scrub(lane, a, piece, epoch);
     if (!afd_receive_rows(lane, a, piece, epoch))
         return 0;
     afd_receive_scrub(lane, a, piece, epoch);
@@ -276,8 +281,11 @@ AFD_STEP void afd_receive_finish(struct afd_lane lane, const struct afd_receive_
         tokens += meta[s].rows;
     for (uint32_t s = lane.thread; !failed && s < a->shape->sources; s += lane.threads) {
         a->source_out[s] = meta[s];
-        if ((meta[s].flags & AFD_HEADER_ROWS) != 0)
+        if ((meta[s].flags & AFD_HEADER_ROWS) != 0 && !AFD_MUTANT(credit_base_not_advanced))
             a->credit_base[s] += meta[s].units;
+        if (AFD_MUTANT(word_cleared))
+            afd_word_release(
+                afd_region_word(a->window, a->layout, a->layout->stage.credits, a->stage, s), 0);
     }
     if (lane.thread == 0)
         *a->token_count = tokens;

@@ -57,10 +57,13 @@ AFD_STEP void afd_reply_header_put(struct afd_lane lane, const struct afd_reply_
     h.flags = afd_reply_is_rows(a, s)
                   ? AFD_REPLY_ROWS | (lane.blocks == 1 ? AFD_REPLY_IN_ORDER : 0u)
                   : 0u;
+    if (AFD_MUTANT(reply_header_of_no_rows_skipped) && h.rows == 0)
+        return;
     if (lane.thread == 0) /* pairs with reply_header_wait in attention_collect */
-        afd_ll_store(afd_region_word(a->source_window[s], layout, layout->stage.reply_headers,
-                                     a->stage, a->ffn),
-                     afd_reply_header_word(h, afd_tag(epoch)));
+        afd_peer_ll(lane,
+                    afd_region_word(a->source_window[s], layout, layout->stage.reply_headers,
+                                    a->stage, a->ffn),
+                    afd_reply_header_word(h, afd_tag(epoch)));
 }
 
 /* The rows to add for token q as this block's terms, shifted by `begin` elements; returns how
@@ -104,8 +107,8 @@ AFD_STEP void afd_reply_row_put(struct afd_lane lane, const struct afd_reply_arg
     uint8_t *row = afd_region_at(a->source_window[s], layout, layout->stage.reply_inbox, a->stage,
                                  afd_reply_slot(a, q, q - a->source[s].first, a->shape->capacity));
     uint32_t count = afd_reply_terms(lane, a, q, begin);
-    afd_rows_sum(lane, (uint16_t *)(void *)row + begin, a->terms + own,
-                 a->weights != 0 ? a->term_weights + own : 0, count, (uint32_t)(end - begin));
+    afd_rows_sum_put(lane, (uint16_t *)(void *)row + begin, a->terms + own,
+                     a->weights != 0 ? a->term_weights + own : 0, count, (uint32_t)(end - begin));
 }
 
 /* Sum of elements 6 * index .. of the token's rows, packed as one LL word. */
@@ -138,8 +141,9 @@ AFD_STEP void afd_reply_slot_put(struct afd_lane lane, const struct afd_reply_ar
                         afd_reply_slot(a, q, q - a->source[s].first, a->shape->words_tokens));
     uint32_t count = afd_reply_terms(lane, a, q, 0);
     for (uint32_t i = lane.thread; i < afd_reply_slot_words(a->shape); i += lane.threads)
-        afd_ll_store(slot + 2 * (uint64_t)i, /* pairs with reply_slot_wait in attention_collect */
-                     afd_reply_sum_word(lane, a, count, i, tag));
+        afd_peer_ll(lane,
+                    slot + 2 * (uint64_t)i, /* pairs with reply_slot_wait in attention_collect */
+                    afd_reply_sum_word(lane, a, count, i, tag));
 }
 
 /* A lone block says after each row that one more is there. */
@@ -149,7 +153,8 @@ AFD_STEP void afd_reply_credit_store(struct afd_lane lane, const struct afd_repl
     const struct afd_layout *layout = a->attention_layout;
     afd_block_sync(lane);
     if (lane.thread == 0) /* pairs with reply_credit_wait in attention_collect */
-        afd_word_release(afd_region_word(a->source_window[s], layout, layout->stage.reply_credits,
+        afd_peer_release(lane,
+                         afd_region_word(a->source_window[s], layout, layout->stage.reply_credits,
                                          a->stage, a->ffn),
                          a->credit_sent[s] + units);
 }
@@ -161,9 +166,10 @@ AFD_STEP void afd_reply_credit_add(struct afd_lane lane, const struct afd_reply_
     const struct afd_layout *layout = a->attention_layout;
     afd_block_sync(lane);
     if (lane.thread == 0 && units != 0) /* pairs with reply_credit_wait in attention_collect */
-        (void)afd_word_add(afd_region_word(a->source_window[s], layout, layout->stage.reply_credits,
-                                           a->stage, a->ffn),
-                           units);
+        afd_peer_add(lane,
+                     afd_region_word(a->source_window[s], layout, layout->stage.reply_credits,
+                                     a->stage, a->ffn),
+                     AFD_MUTANT(reply_credit_counts_blocks) ? 1u : units);
 }
 
 /* This block's share of the replies to source s. */
@@ -179,12 +185,14 @@ AFD_STEP void afd_reply_source(struct afd_lane lane, const struct afd_reply_args
         uint32_t q = a->source[s].first + (uint32_t)(item / parts);
         if (a->token_rows[(uint64_t)q * a->shape->topk] == AFD_KEY_NONE)
             continue;
+        if (AFD_MUTANT(reply_credit_before_row) && afd_reply_is_rows(a, s) && lane.blocks == 1)
+            afd_reply_credit_store(lane, a, s, units + 1);
         if (afd_reply_is_rows(a, s))
             afd_reply_row_put(lane, a, s, q, (uint32_t)(item % parts), parts);
         else
             afd_reply_slot_put(lane, a, s, q, afd_tag(epoch));
         units++;
-        if (afd_reply_is_rows(a, s) && lane.blocks == 1)
+        if (afd_reply_is_rows(a, s) && lane.blocks == 1 && !AFD_MUTANT(reply_credit_before_row))
             afd_reply_credit_store(lane, a, s, units);
     }
     if (afd_reply_is_rows(a, s) && lane.blocks > 1)

@@ -134,7 +134,8 @@ AFD_STEP int32_t afd_receive_rows_of(struct afd_lane lane, const struct afd_rece
         *rows_out = h.units / afd_header_parts(h);
         return afd_wait_word(lane, /* routes_wait: pairs with the release in header_put */
                              afd_receive_header(a, s) + AFD_HEADER_ROUTES_OFFSET / sizeof(uint64_t),
-                             afd_wait_for(AFD_WORD_ROUTES, a->source_rank[s], epoch));
+                             afd_wait_for(AFD_WORD_ROUTES, a->source_rank[s],
+                                          AFD_MUTANT(routes_wait_skipped) ? 0 : epoch));
     }
     for (uint32_t w = 0; w < AFD_HEADER_WORDS - 1; w++) {
         struct afd_ll mask;
@@ -155,11 +156,14 @@ AFD_STEP int32_t afd_receive_header_wait(struct afd_lane lane, const struct afd_
     struct afd_wait wait = afd_wait_for(AFD_WORD_HEADER, a->source_rank[s], afd_tag(epoch));
     struct afd_ll word;
     struct afd_header h;
-    if (!afd_wait_ll(lane, afd_receive_header(a, s), afd_tag(epoch), wait, &word)) /* header_wait */
-        return 0;
+    if (AFD_MUTANT(header_wait_skipped))
+        word = afd_ll_load(afd_receive_header(a, s));
+    else if (!afd_wait_ll(lane, afd_receive_header(a, s), afd_tag(epoch), wait, &word))
+        return 0; /* header_wait */
     h = afd_header_of(word);
     if (afd_header_fault(h) != 0) {
-        afd_trouble_report(lane, afd_header_fault(h), a->source_rank[s], wait, h.flags);
+        afd_trouble_report(lane, AFD_MUTANT(cause_lost) ? AFD_CODE_PROTO : afd_header_fault(h),
+                           a->source_rank[s], wait, h.flags);
         return 0;
     }
     if (!afd_receive_header_legal(a, h)) {
@@ -249,7 +253,7 @@ AFD_STEP int32_t afd_receive_route(struct afd_lane lane, const struct afd_receiv
         const uint16_t *table = (const uint16_t *)(const void *)afd_region_at(
             a->window, a->layout, a->layout->stage.routes, a->stage, s);
         for (uint32_t i = 0; i < items; i++)
-            row[i] = table[(uint64_t)t * items + i];
+            row[i] = afd_item_get_u16(&table[(uint64_t)t * items + i]);
     } else if (!afd_receive_slot_routes(lane, a, s, t, epoch, row)) {
         return 0;
     }
@@ -329,7 +333,7 @@ AFD_STEP int32_t afd_receive_weight(struct afd_lane lane, const struct afd_recei
     if ((flags & AFD_HEADER_ROWS) != 0) {
         const float *table = (const float *)(const void *)afd_region_at(
             a->window, a->layout, a->layout->stage.weights, a->stage, s);
-        *weight_out = table[(uint64_t)t * a->shape->topk + i];
+        *weight_out = afd_item_get_f32(&table[(uint64_t)t * a->shape->topk + i]);
         return 1;
     }
     if (!afd_wait_ll(lane,

@@ -34,11 +34,13 @@ struct afd_stage_state {
 #define AFD_CODE_INVALID (-1)  /* AFD_EINVAL */
 #define AFD_CODE_PROTO (-13)   /* AFD_EPROTO */
 
-/* 1 if the stage is in `state`; otherwise the call is out of order, and it says so. */
+/* 1 if the stage is in `state`; otherwise the call is out of order, and it says so. A trouble of
+ * this step's other blocks keeps no block out: it may owe its peers a fault [R-09], or its rows
+ * a NaN. */
 AFD_STEP int32_t afd_stage_enter(struct afd_lane lane, const struct afd_stage_state *stage,
                                  uint32_t state)
 {
-    if (stage->state == state && !afd_trouble_seen(lane))
+    if (stage->state == state)
         return 1;
     afd_trouble_report(lane, AFD_CODE_STATE, AFD_WAIT_OWN_BLOCKS,
                        afd_wait_for(AFD_WORD_STATE, AFD_WAIT_OWN_BLOCKS, state), stage->state);
@@ -52,6 +54,10 @@ AFD_STEP int32_t afd_stage_gate(struct afd_lane lane, struct afd_stage_state *st
 {
     uint64_t all = stage->gate_base + (uint64_t)number * lane.blocks;
     int32_t ok = 1;
+    if (AFD_MUTANT(gate_skipped))
+        all = 0;
+    if (AFD_MUTANT(gate_relaxed))
+        all -= 1;
     if (lane.blocks == 1) {
         afd_block_sync(lane);
         if (lane.thread == 0)
@@ -74,7 +80,8 @@ AFD_STEP int32_t afd_stage_last_block(struct afd_lane lane, struct afd_stage_sta
     uint32_t last = 0;
     afd_block_sync(lane);
     if (lane.thread == 0)
-        last = afd_word_add(&stage->done, 1) + 1 == stage->done_base + lane.blocks;
+        last = afd_word_add(&stage->done, 1) + 1 ==
+               stage->done_base + (AFD_MUTANT(commit_by_first_block) ? 1u : lane.blocks);
     return (int32_t)afd_block_or(lane, last);
 }
 
