@@ -73,10 +73,12 @@ NVCC_FLAGS := -arch=sm_90 -std=c++17 --fmad=false -Xptxas -v $(INCLUDES)
 vector_source := src/exec/vector_kernels.c
 vector_suffixes := $(if $(wildcard $(vector_source)),generic $(if $(X86),avx2 avx512))
 lib_sources := $(filter-out $(vector_source) $(ofi_sources), $(wildcard \
-    src/*.c src/exec/*.c src/exec/sim/*.c src/fabric/*.c src/bootstrap/*.c))
+    src/*.c src/exec/*.c src/fabric/*.c src/bootstrap/*.c))
 lib_sources += $(if $(have_ofi),$(ofi_sources))
 lib_objects := $(lib_sources:%.c=$(OUT)/%.o) \
     $(vector_suffixes:%=$(OUT)/src/exec/vector_kernels_%.o)
+# The simulator is for the tests and the command; the libraries do not have it.
+sim_objects := $(patsubst %.c,$(OUT)/%.o,$(wildcard src/exec/sim/*.c))
 cli_objects := $(patsubst %.c,$(OUT)/%.o,$(wildcard cli/*.c))
 test_sources := $(wildcard tests/test_*.c)
 helper_objects := $(patsubst %.c,$(OUT)/%.o,$(filter-out $(test_sources),$(wildcard tests/*.c)))
@@ -97,7 +99,8 @@ cuda_report := $(if $(have_nvcc),$(if $(filter %/test_cuda_steps.sh,$(suite)),$(
     %.cu,$(OUT)/%.report,$(wildcard tests/cuda_steps.cu))))
 
 # ---- library, command ---------------------------------------------------------------------------
-.PHONY: all deps run bench gpu-bench test check lint format check-headers man install clean FORCE
+.PHONY: all deps run bench sim mutants sim-long gpu-bench test check lint format check-headers man \
+    install clean FORCE
 all: $(OUT)/libafd.a $(OUT)/libafd.so $(OUT)/libafd.pc $(command) $(man_pages)
 	$(if $(have_cli),,$(call say,the command afd (needs cli/ and $(cli_packages): make deps)))
 	$(if $(have_scdoc),,$(call say,man pages (scdoc is not installed: make deps)))
@@ -148,6 +151,8 @@ $(OUT)/%.list: FORCE
 archive = @echo "  AR      $@"; rm -f $@; $(AR) rcs $@ $(filter %.o,$^)
 $(OUT)/libafd.a: $(lib_objects) $(OUT)/lib.list
 	$(archive)
+$(OUT)/libsim.a: $(sim_objects) $(OUT)/sim.list
+	$(archive)
 $(OUT)/cli/libcli.a: $(cli_objects) $(OUT)/cli.list
 	$(archive)
 $(OUT)/tests/libhelper.a: $(helper_objects) $(OUT)/helper.list
@@ -159,13 +164,14 @@ $(OUT)/libafd.so.$(SOVERSION): $(lib_objects) src/libafd.map $(OUT)/lib.list
 	    $(if $(SAN),,-Wl,-z$(comma)defs) $(lib_objects) $(lib_libs) -o $@
 $(OUT)/libafd.so: $(OUT)/libafd.so.$(SOVERSION)
 	@ln -sf $(<F) $@
-$(OUT)/afd: $(cli_objects) $(OUT)/libafd.a $(OUT)/cli.list
+$(OUT)/afd: $(cli_objects) $(OUT)/libsim.a $(OUT)/libafd.a $(OUT)/cli.list
 	@echo "  LD      $@"
-	@$(LINK) $(cli_objects) $(OUT)/libafd.a $(cli_libs) $(lib_libs) -lm -o $@
+	@$(LINK) $(cli_objects) $(OUT)/libsim.a $(OUT)/libafd.a $(cli_libs) $(lib_libs) -lm -o $@
 
 # ---- tests --------------------------------------------------------------------------------------
 # The command's objects are an archive for the tests of its parts; its main() is never pulled in.
-test_archives := $(OUT)/tests/libhelper.a $(if $(have_cli),$(OUT)/cli/libcli.a) $(OUT)/libafd.a
+test_archives := $(OUT)/tests/libhelper.a $(if $(have_cli),$(OUT)/cli/libcli.a) $(OUT)/libsim.a \
+    $(OUT)/libafd.a
 $(OUT)/tests/test_%: $(OUT)/tests/test_%.o $(test_archives)
 	@echo "  LD      $@"
 	@$(LINK) $< $(test_archives) -lcmocka $(cli_libs) $(lib_libs) -lm -o $@
@@ -204,6 +210,15 @@ $(OUT)/bench/gpu_steps: bench/gpu_steps.cu $(OUT)/libafd.a
 	@$(have_nvcc) -arch=sm_90 -std=c++17 --fmad=false -O3 -cudart static $(INCLUDES) $^ -o $@ \
 	    -lpthread -Xlinker -Bstatic -lsodium -Xlinker -Bdynamic
 gpu-bench: $(OUT)/bench/gpu_steps
+
+# The simulator: a short run, every mutant, and the long run whose results records/ has.
+SIM ?= --seeds 2000
+sim: all
+	@$(command) sim $(SIM)
+mutants: all
+	@$(command) sim --mutants
+sim-long: all
+	@tools/sim_long.sh $(command)
 
 run:
 	@tools/deps.sh run

@@ -76,6 +76,7 @@ static void compare(struct cli_rank *rank, const struct afd_output *output, cons
     size_t hidden = rank->job->config.hidden;
     uint64_t stride = output->view ? output->rows_stride : hidden * 2;
     rank->record->checked++;
+    rank->record->mismatches += output->count != tokens;
     for (uint32_t t = 0; t < tokens; t++) {
         const uint16_t *row =
             (const uint16_t *)(const void *)((const uint8_t *)output->rows + t * stride);
@@ -86,8 +87,14 @@ static void compare(struct cli_rank *rank, const struct afd_output *output, cons
     }
 }
 
-/* `count` exchanges from `first` on, as many in flight as there are stages; every one has its own data
- * and its own function per expert. */
+/* What an exchange does not write must not look right. */
+static void poison(const struct cli_job *job, const struct cli_visit *v, struct slot *slot)
+{
+    memset(slot->out, 0xff, (size_t)v->tokens * job->config.hidden * sizeof(*slot->out));
+}
+
+/* The distinct exchanges, as many in flight as there are stages; every one has its own data and its
+ * own function per expert. */
 static int run_distinct(struct cli_rank *rank, const struct cli_visit *v, struct slot *slots)
 {
     const struct cli_job *job = rank->job;
@@ -97,6 +104,7 @@ static int run_distinct(struct cli_rank *rank, const struct cli_visit *v, struct
         uint32_t flight = v->distinct - i < stages ? v->distinct - i : stages;
         for (uint32_t j = 0; rc == CLI_OK && j < flight; j++) {
             cli_input_fill(job, v->first_exchange + i + j, rank->index, v->tokens, &slots[j].input);
+            poison(job, v, &slots[j]);
             rc = send_tokens(rank, j, v->first_exchange + i + j, &slots[j].input);
         }
         for (uint32_t j = 0; rc == CLI_OK && j < flight; j++) {
@@ -112,27 +120,37 @@ static int run_distinct(struct cli_rank *rank, const struct cli_visit *v, struct
     return rc;
 }
 
+static int prepare_sets(const struct cli_rank *rank, const struct cli_visit *v, struct slot *sets)
+{
+    uint32_t count = cli_timed_sets(rank->job, v);
+    int rc = CLI_OK;
+    for (uint32_t i = 0; rc == CLI_OK && i < count; i++) {
+        uint64_t label = cli_timed_label(v, i);
+        cli_input_fill(rank->job, label, rank->index, v->tokens, &sets[i].input);
+        rc = cli_expected(rank->job, label, &sets[i].input, 1, sets[i].want);
+    }
+    return rc;
+}
+
 /* The timed exchanges: identity experts, results compared after the clock stops. */
 static int run_timed(struct cli_rank *rank, const struct cli_visit *v, struct slot *slots,
                      struct slot *sets)
 {
     const struct cli_job *job = rank->job;
     uint32_t stages = job->config.stages;
-    uint32_t set_count = cli_timed_sets(job, v);
     uint64_t first = v->first_exchange + v->distinct;
     int rc = CLI_OK;
-    for (uint32_t i = 0; rc == CLI_OK && i < set_count; i++) {
-        cli_input_fill(job, first + i, rank->index, v->tokens, &sets[i].input);
-        rc = cli_expected(job, first + i, &sets[i].input, 1, sets[i].want);
-    }
     for (uint32_t i = 0; rc == CLI_OK && i < v->timed; i += stages) {
         uint32_t flight = v->timed - i < stages ? v->timed - i : stages;
+        for (uint32_t j = 0; j < flight; j++)
+            poison(job, v, &slots[j]);
         for (uint32_t j = 0; rc == CLI_OK && j < flight; j++) {
+            struct slot *set = &sets[cli_timed_set(job, v, i + j)];
             slots[j].begin_us = now_us();
-            rc = send_tokens(rank, j, first + i + j, &sets[(i + j) % set_count].input);
+            rc = send_tokens(rank, j, first + i + j, &set->input);
         }
         for (uint32_t j = 0; rc == CLI_OK && j < flight; j++) {
-            struct slot *set = &sets[(i + j) % set_count];
+            struct slot *set = &sets[cli_timed_set(job, v, i + j)];
             struct afd_output output;
             rc = take_rows(rank, j, first + i + j, &slots[j], &set->input, &output);
             rank->times_us[v->first_time + i + j] = now_us() - slots[j].begin_us;
@@ -145,25 +163,25 @@ static int run_timed(struct cli_rank *rank, const struct cli_visit *v, struct sl
 
 int cli_attention_run(struct cli_rank *rank)
 {
-    enum { SETS = 4 };
     struct slot slots[AFD_STAGES_MAX];
-    struct slot sets[SETS];
+    struct slot sets[CLI_SETS_MAX];
     int rc = CLI_OK;
     memset(slots, 0, sizeof(slots));
     memset(sets, 0, sizeof(sets));
     for (uint32_t i = 0; rc == CLI_OK && i < rank->job->config.stages; i++)
         rc = slot_alloc(rank->job, &slots[i]);
-    for (uint32_t i = 0; rc == CLI_OK && i < SETS; i++)
+    for (uint32_t i = 0; rc == CLI_OK && i < CLI_SETS_MAX; i++)
         rc = slot_alloc(rank->job, &sets[i]);
     for (uint32_t i = 0; rc == CLI_OK && i < rank->job->visit_count; i++) {
-        rc = run_distinct(rank, &rank->job->visit[i], slots);
+        rc = prepare_sets(rank, &rank->job->visit[i], sets);
+        if (rc == CLI_OK)
+            rc = run_distinct(rank, &rank->job->visit[i], slots);
         if (rc == CLI_OK)
             rc = run_timed(rank, &rank->job->visit[i], slots, sets);
     }
-    rank->record->exchange = rc == CLI_OK ? rank->job->exchanges : rank->record->exchange;
     for (uint32_t i = 0; i < AFD_STAGES_MAX; i++)
         slot_free(&slots[i]);
-    for (uint32_t i = 0; i < SETS; i++)
+    for (uint32_t i = 0; i < CLI_SETS_MAX; i++)
         slot_free(&sets[i]);
     return rc;
 }

@@ -37,8 +37,7 @@ struct bench {
     uint64_t wrong;
 };
 
-/* ------------------------------------------------------------------------------------------
- * arms */
+/* -------------------------------------------------------------------------------------- arms */
 
 /* What an arm's name changes in the options. */
 static int apply(const char *name, struct cli_options *o)
@@ -116,8 +115,7 @@ static int parse_arms(struct bench *b, const char *list)
     return rc;
 }
 
-/* -------------------------------------------------------------------------------------
- * measuring */
+/* --------------------------------------------------------------------------------- measuring */
 
 static double p50_of(const struct cli_job *job, const struct cli_results *results, uint32_t size)
 {
@@ -216,8 +214,7 @@ static int measure(struct bench *b)
     return rc;
 }
 
-/* -----------------------------------------------------------------------------------------
- * numbers */
+/* ----------------------------------------------------------------------------------- numbers */
 
 struct cell {
     double us;
@@ -302,43 +299,19 @@ static void print_table(const struct bench *b)
     printf("\n%llu mismatches\n", (unsigned long long)b->wrong);
 }
 
-/* --------------------------------------------------------------------------------------------
- * verb */
-
-/* Takes --arms and --repeats out of argv; the rest are the shared options. */
-static int own_options(int *argc, const char **argv, const char **arms_out, int *repeats_out)
-{
-    int kept = 1;
-    for (int i = 1; i < *argc; i++) {
-        if (strcmp(argv[i], "--arms") == 0 && i + 1 < *argc)
-            *arms_out = argv[++i];
-        else if (strncmp(argv[i], "--arms=", 7) == 0)
-            *arms_out = argv[i] + 7;
-        else if (strcmp(argv[i], "--repeats") == 0 && i + 1 < *argc)
-            *repeats_out = atoi(argv[++i]);
-        else if (strncmp(argv[i], "--repeats=", 10) == 0)
-            *repeats_out = atoi(argv[i] + 10);
-        else
-            argv[kept++] = argv[i];
-    }
-    *argc = kept;
-    if (*repeats_out >= 1 && *repeats_out <= (int)REPEATS_MAX)
-        return CLI_OK;
-    return cli_error(CLI_USAGE, "--repeats is %d; it must be 1 .. %u", *repeats_out, REPEATS_MAX);
-}
+/* -------------------------------------------------------------------------------------- verb */
 
 int cli_bench_main(int argc, const char **argv)
 {
     struct bench *b = calloc(1, sizeof(*b));
-    const char *arms = "direct,indexed";
-    int repeats = 3;
-    int rc = b == NULL ? CLI_FAILED : own_options(&argc, argv, &arms, &repeats);
-    if (rc == CLI_OK)
-        rc = cli_options_parse("bench", argc, argv, &b->options);
+    int rc = b == NULL ? CLI_FAILED : cli_options_parse("bench", argc, argv, &b->options);
     if (rc == CLI_OK) {
+        int repeats = b->options.repeats;
         b->repeats = (uint32_t)repeats;
         b->options.mostly_timed = 1;
-        rc = parse_arms(b, arms);
+        if (repeats < 1 || repeats > (int)REPEATS_MAX)
+            rc = cli_error(CLI_USAGE, "--repeats is %d; it must be 1 .. %u", repeats, REPEATS_MAX);
+        rc = rc ? rc : parse_arms(b, b->options.arms != NULL ? b->options.arms : "direct,indexed");
         rc = rc ? rc : measure(b);
         if (rc == CLI_OK && b->options.json)
             print_json(b);

@@ -59,8 +59,19 @@ static uint64_t row_differences(const struct cli_job *job, const struct afd_batc
     return wrong;
 }
 
+/* Bytes of a padding row that are not zero, where zeros are asked for. */
+static uint64_t padding_differences(const struct cli_job *job, const struct afd_batch *got,
+                                    uint64_t r)
+{
+    const uint8_t *row = (const uint8_t *)got->rows + r * got->rows_stride;
+    uint64_t wrong = 0;
+    for (uint32_t b = 0; b < job->ref.payload_bytes; b++)
+        wrong += row[b] != 0;
+    return wrong;
+}
+
 uint64_t cli_batch_check(const struct cli_job *job, uint32_t f, uint64_t exchange, uint32_t tokens,
-                         const struct afd_batch *got)
+                         const uint32_t *expert_ids, const struct afd_batch *got)
 {
     struct afd_reference_batch want;
     uint64_t wrong = 0;
@@ -71,13 +82,43 @@ uint64_t cli_batch_check(const struct cli_job *job, uint32_t f, uint64_t exchang
         goto out;
     }
     for (uint32_t e = 0; e < want.local_experts; e++)
-        wrong += got->counts[e] != want.counts[e] || got->offsets[e] != want.offsets[e];
+        wrong += got->counts[e] != want.counts[e] || got->offsets[e] != want.offsets[e] ||
+                 expert_ids[e] != want.expert_ids[e];
+    wrong += got->offsets[want.local_experts] != want.row_count;
+    wrong += job->options.weights && want.row_count != 0 && got->weights == NULL;
     for (uint64_t r = 0; r < want.row_count; r++) {
         wrong += got->slots[r] != want.slots[r];
-        if (want.slots[r] != AFD_SLOT_NONE && got->slots[r] == want.slots[r])
+        if (got->slots[r] != want.slots[r])
+            continue;
+        if (want.slots[r] != AFD_SLOT_NONE)
             wrong += row_differences(job, got, &want, r);
+        else if (job->config.zero_padding && job->config.receive == AFD_RECEIVE_EXPANDED)
+            wrong += padding_differences(job, got, r);
     }
 out:
     afd_reference_batch_free(&want);
     return wrong;
+}
+
+uint16_t *cli_batch_identity(const struct cli_job *job, uint32_t f, uint64_t exchange,
+                             uint32_t tokens, uint64_t *row_count_out)
+{
+    struct afd_reference_batch batch;
+    size_t hidden = job->config.hidden;
+    uint16_t *rows;
+    if (make_reference(job, f, exchange, tokens, &batch) != CLI_OK)
+        return NULL;
+    rows = calloc(batch.row_count * hidden + 1, sizeof(*rows));
+    for (uint32_t e = 0; rows != NULL && e < batch.local_experts; e++) {
+        for (uint64_t r = batch.offsets[e]; r < batch.offsets[e] + batch.counts[e]; r++) {
+            const uint8_t *payload = batch.rows + r * job->ref.payload_bytes;
+            struct cli_row row = {payload, payload, job->config.payload == AFD_PAYLOAD_FP8 ? 4 : 1};
+            if (batch.scales != NULL)
+                row.scales = batch.scales + r * job->ref.scale_bytes;
+            cli_expert(job, &row, batch.expert_ids[e], exchange, 1, rows + r * hidden);
+        }
+    }
+    *row_count_out = batch.row_count;
+    afd_reference_batch_free(&batch);
+    return rows;
 }

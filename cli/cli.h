@@ -21,13 +21,14 @@
 #define CLI_WORLD_MAX 1024u
 #define CLI_SWITCHES_MAX 32u
 #define CLI_SIZES_MAX 64u
+#define CLI_NOT_GIVEN (-2147483647 - 1) /* a number that was not on the command line */
 
 /* "afd: " and the sentence, to stderr; returns `code`. */
 int cli_error(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ------------------------------------------------------------------------------------- options */
+/* -------------------------------------------------------------------------------------- options */
 
-/* As given on the command line; NULL and -1 mean not given. */
+/* As given on the command line; NULL and CLI_NOT_GIVEN mean not given. */
 struct cli_options {
     char *layout;
     char *roles;
@@ -47,6 +48,7 @@ struct cli_options {
     char *placement;
     char *rendezvous;
     char *key;
+    char *arms; /* bench */
     char *switches[CLI_SWITCHES_MAX];
     uint32_t switch_count;
     int hidden;
@@ -62,19 +64,21 @@ struct cli_options {
     int world;
     int fp8_min_tokens;
     int seed;
+    int repeats; /* bench */
     int weights;
     int bias;
     int view;
     int json;
     int explain;
-    int mostly_timed; /* set by `bench`: fewer exchanges at large T, one of them with distinct experts */
+    int mostly_timed; /* set by `bench`: fewer exchanges at large T, one with distinct experts */
 };
 
-/* Parses argv of a verb. CLI_OK, CLI_USAGE with its message, or -1 if --help was printed. */
+/* Parses argv of a verb, whose argv[0] it changes. CLI_OK, or CLI_USAGE after its message and
+ * with nothing to be freed; --help ends the process. */
 int cli_options_parse(const char *verb, int argc, const char **argv, struct cli_options *options);
 void cli_options_free(struct cli_options *options);
 
-/* ---------------------------------------------------------------------------------------- pieces */
+/* --------------------------------------------------------------------------------------- pieces */
 
 /* A layout: who is what. FFN ranks first, then Attention ranks, unless roles are given in order. */
 struct cli_layout {
@@ -92,7 +96,9 @@ int cli_layout_from_roles(const char *text, struct cli_layout *layout_out);
 
 /* "1,8,32" or "1..64" (the powers of two between, up and down) into at most CLI_SIZES_MAX sizes. */
 int cli_tokens_parse(const char *text, uint32_t *sizes_out, uint32_t *count_out);
-/* "3s", "500ms", "250us", "2m" into microseconds. */
+/* The whole text as a decimal number 0 .. most, digits only. 0, or -1 and nothing written. */
+int cli_number_parse(const char *text, uint64_t most, uint64_t *value_out);
+/* "3s", "500ms", "250us", "2m" into microseconds, 1 ms .. 1 h as the library demands. */
 int cli_duration_parse(const char *text, uint64_t *us_out);
 /* Whitespace-separated FFN indices, '#' starts a comment; exactly `experts` of them, all below
  * `ffn_ranks`. On failure `error` has the sentence. */

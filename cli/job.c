@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "switches.h"
+
 #define BENCH_EXCHANGES_MIN 20u
 #define PROCESSES_MAX 8u /* more ranks become threads unless asked otherwise */
 #define PLACEMENT_BYTES_MAX ((size_t)1 << 28)
@@ -34,14 +36,14 @@ static int pick(const char *option, const char *text, const struct name *names, 
 #define PICK(option, text, names, out)                                                             \
     pick(option, text, names, sizeof(names) / sizeof((names)[0]), out)
 
-/* ----------------------------------------------------------------------------------- what is here */
+/* --------------------------------------------------------------------------------- what is here */
 
 static int check_available(const struct cli_options *o, const struct cli_layout *layout)
 {
     static const struct name backends[] = {{"auto", 1}, {"inline", 1}, {"cuda", 2}};
     static const struct name fabrics[] = {{"shm", 1}, {"ofi", 2}, {"emulated", 3}};
-    uint32_t backend;
-    uint32_t fabric;
+    uint32_t backend = 0;
+    uint32_t fabric = 0;
     int rc = PICK("backend", o->backend, backends, &backend);
     rc = rc ? rc : PICK("fabric", o->fabric, fabrics, &fabric);
     if (rc != CLI_OK)
@@ -55,7 +57,7 @@ static int check_available(const struct cli_options *o, const struct cli_layout 
     if (fabric != 1)
         return cli_error(CLI_USAGE, "--fabric %s is not in this build; one domain uses shm",
                          o->fabric);
-    if (o->provider != NULL || o->channels != -1 || o->fp8_min_tokens != -1)
+    if (o->provider != NULL || o->channels != CLI_NOT_GIVEN || o->fp8_min_tokens != CLI_NOT_GIVEN)
         return cli_error(CLI_USAGE,
                          "--provider, --channels and --fp8-min-tokens belong to jobs of several "
                          "domains, which this build does not run");
@@ -65,19 +67,19 @@ static int check_available(const struct cli_options *o, const struct cli_layout 
 static int choose_protocol(const struct cli_options *o, uint32_t *protocol_out)
 {
     static const struct name known[] = {{"auto", AFD_PROTOCOL_AUTO},
-                                        {"direct", AFD_PROTOCOL_DIRECT}};
-    static const char *const later[] = {"union", "union-hybrid", "hybrid",
-                                        "mixed", "rdma-direct",  "relay"};
+                                        {"direct", AFD_PROTOCOL_DIRECT},
+                                        {"union", AFD_PROTOCOL_UNION}};
+    static const char *const later[] = {"union-hybrid", "hybrid", "mixed", "rdma-direct", "relay"};
     for (size_t i = 0; o->protocol != NULL && i < sizeof(later) / sizeof(later[0]); i++)
         if (strcmp(o->protocol, later[i]) == 0)
-            return cli_error(CLI_USAGE, "protocol %s is not in this build; it has direct",
+            return cli_error(CLI_USAGE, "protocol %s is not in this build; it has direct and union",
                              o->protocol);
     return PICK("protocol", o->protocol, known, protocol_out);
 }
 
 const char *cli_protocol_name(uint32_t protocol)
 {
-    return protocol == AFD_PROTOCOL_DIRECT || protocol == AFD_PROTOCOL_AUTO ? "direct" : "unknown";
+    return protocol == AFD_PROTOCOL_UNION ? "union" : "direct"; /* auto in one domain, too */
 }
 
 /* ------------------------------------------------------------------------------------- config */
@@ -88,13 +90,14 @@ static int parse_payload(const char *text, struct afd_buffer_config *c)
                                         {"fp8", AFD_PAYLOAD_FP8},
                                         {"fp8-ue8m0", AFD_PAYLOAD_FP8_UE8M0},
                                         {"bytes:N", AFD_PAYLOAD_BYTES}};
-    char *end;
+    uint64_t bytes;
     if (text == NULL || strncmp(text, "bytes:", 6) != 0)
         return PICK("payload", text, kinds, &c->payload);
+    if (cli_number_parse(text + 6, UINT32_MAX, &bytes) != 0)
+        return cli_error(CLI_USAGE, "--payload %s is not like bytes:512 with a number up to %u",
+                         text, UINT32_MAX);
     c->payload = AFD_PAYLOAD_BYTES;
-    c->payload_bytes = (uint32_t)strtoul(text + 6, &end, 10);
-    if (text[6] == '\0' || *end != '\0' || c->payload_bytes == 0)
-        return cli_error(CLI_USAGE, "--payload %s is not like bytes:512", text);
+    c->payload_bytes = (uint32_t)bytes;
     return CLI_OK;
 }
 
@@ -107,7 +110,7 @@ static int set_switch(struct afd_buffer_config *c, const char *text)
     static const struct name bits[] = {{"0", 0}, {"1", 1}};
     const char *equals = strchr(text, '=');
     size_t length = equals == NULL ? 0 : (size_t)(equals - text);
-    char *end;
+    uint64_t value;
     if (equals == NULL)
         return cli_error(CLI_USAGE, "--switch %s is not like NAME=VALUE", text);
 #define IS(name) (length == strlen(name) && strncmp(text, name, length) == 0)
@@ -120,16 +123,18 @@ static int set_switch(struct afd_buffer_config *c, const char *text)
     if (IS("scales"))
         return PICK("switch scales", equals + 1, scales, &c->scale_layout);
     if (IS("words-tokens")) {
-        c->words_tokens = (uint32_t)strtoul(equals + 1, &end, 10);
-        return *end == '\0' && equals[1] != '\0'
-                   ? CLI_OK
-                   : cli_error(CLI_USAGE, "--switch %s needs a number", text);
+        if (cli_number_parse(equals + 1, AFD_WORDS_TOKENS_MAX, &value) != 0)
+            return cli_error(CLI_USAGE, "--switch %s: it must be a number 0 .. %u", text,
+                             AFD_WORDS_TOKENS_MAX);
+        c->words_tokens = (uint32_t)value;
+        return CLI_OK;
     }
     if (IS("first-epoch")) {
-        c->first_epoch = strtoull(equals + 1, &end, 10);
-        return *end == '\0' && equals[1] != '\0'
-                   ? CLI_OK
-                   : cli_error(CLI_USAGE, "--switch %s needs a number", text);
+        if (cli_number_parse(equals + 1, 1ull << 62, &value) != 0 || value == 0)
+            return cli_error(CLI_USAGE, "--switch %s: it must be a number 1 .. %llu", text,
+                             1ull << 62);
+        c->first_epoch = value;
+        return CLI_OK;
     }
 #undef IS
     return cli_error(CLI_USAGE,
@@ -153,12 +158,17 @@ static int fill_config(const struct cli_options *o, struct cli_job *job)
     for (uint32_t i = 0; rc == CLI_OK && i < o->switch_count; i++)
         rc = set_switch(c, o->switches[i]);
     c->hidden = (uint32_t)o->hidden;
-    c->experts = o->experts != -1 ? (uint32_t)o->experts : 128;
-    c->topk = o->topk != -1 ? (uint32_t)o->topk : 8;
+    c->experts = o->experts != CLI_NOT_GIVEN ? (uint32_t)o->experts : 128;
+    c->topk = o->topk != CLI_NOT_GIVEN ? (uint32_t)o->topk : 8;
     c->stages = (uint32_t)o->stages;
     c->blocks = (uint32_t)o->blocks;
     c->alignment = (uint32_t)o->align;
     c->weighted_reply = (uint32_t)o->weights;
+    /* the library will do the same: what is checked and reported must be what it does */
+    if (rc == CLI_OK && afd_switches_apply(c) != 0)
+        rc = cli_error(CLI_USAGE, "%s", afd_last_error());
+    if (c->protocol == AFD_PROTOCOL_UNION) /* it has rows only */
+        c->variant = c->reply_variant = AFD_VARIANT_ROWS;
     if ((c->variant == AFD_VARIANT_WORDS || c->reply_variant == AFD_VARIANT_WORDS) &&
         c->words_tokens == 0)
         c->words_tokens = AFD_WORDS_TOKENS_MAX; /* cut to the capacity when that is known */
@@ -178,10 +188,10 @@ static int load_trace(const struct cli_options *o, struct cli_job *job)
     rc = cli_trace_load(o->trace, &job->trace);
     if (rc != CLI_OK)
         return rc;
-    if (o->experts != -1 && (uint32_t)o->experts != job->trace.experts)
+    if (o->experts != CLI_NOT_GIVEN && (uint32_t)o->experts != job->trace.experts)
         return cli_error(CLI_USAGE, "--experts %d, but the trace has %u", o->experts,
                          job->trace.experts);
-    if (o->topk != -1 && (uint32_t)o->topk != job->trace.topk)
+    if (o->topk != CLI_NOT_GIVEN && (uint32_t)o->topk != job->trace.topk)
         return cli_error(CLI_USAGE, "--topk %d, but the trace has %u", o->topk, job->trace.topk);
     job->config.experts = job->trace.experts;
     job->config.topk = job->trace.topk;
@@ -241,17 +251,17 @@ static int plan_visits(const struct cli_options *o, struct cli_job *job, uint32_
             job->sizes[job->size_count++] = walk[i];
         share = (uint32_t)o->exchanges / visits +
                 (seen[size] < (uint32_t)o->exchanges % visits ? 1u : 0u);
-        seen[size]++;
         *largest_out = walk[i] > *largest_out ? walk[i] : *largest_out;
         if (o->mostly_timed) {
             share = share * 8 / (8 + walk[i]);
             share = share < BENCH_EXCHANGES_MIN ? BENCH_EXCHANGES_MIN : share;
         }
         if (share == 0)
-            continue;
+            continue; /* more visits than exchanges */
         v->tokens = walk[i];
         v->size = size;
-        v->timed = o->mostly_timed ? share - 1 : share / 2;
+        v->timed = o->mostly_timed ? share - 1 : (share + seen[size] % 2) / 2;
+        seen[size]++;
         v->distinct = share - v->timed;
         v->first_exchange = job->exchanges;
         v->first_time = job->timed;
@@ -275,10 +285,10 @@ static int check_numbers(const struct cli_options *o)
         {"stages", o->stages, 1, (int)AFD_STAGES_MAX},
         {"blocks", o->blocks, 0, (int)AFD_BLOCKS_MAX},
         {"align", o->align, 1, 65536},
-        {"seed", o->seed, 0, 1 << 30},
-        {"experts", o->experts == -1 ? 1 : o->experts, 1, 1 << 24},
-        {"topk", o->topk == -1 ? 1 : o->topk, 1, (int)AFD_TOPK_MAX},
-        {"capacity", o->capacity == -1 ? 1 : o->capacity, 1, (int)AFD_CAPACITY_MAX},
+        {"seed", o->seed, 0, 0x7fffffff},
+        {"experts", o->experts == CLI_NOT_GIVEN ? 1 : o->experts, 1, 1 << 24},
+        {"topk", o->topk == CLI_NOT_GIVEN ? 1 : o->topk, 1, (int)AFD_TOPK_MAX},
+        {"capacity", o->capacity == CLI_NOT_GIVEN ? 1 : o->capacity, 1, (int)AFD_CAPACITY_MAX},
     };
     for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++)
         if (ranges[i].value < ranges[i].low || ranges[i].value > ranges[i].high)
@@ -290,7 +300,7 @@ static int check_numbers(const struct cli_options *o)
 static int set_capacity(const struct cli_options *o, struct cli_job *job, uint32_t largest)
 {
     struct afd_buffer_config *c = &job->config;
-    c->capacity = o->capacity != -1 ? (uint32_t)o->capacity : largest;
+    c->capacity = o->capacity != CLI_NOT_GIVEN ? (uint32_t)o->capacity : largest;
     if (c->capacity == 0)
         c->capacity = 1;
     if (largest > c->capacity)
@@ -306,7 +316,7 @@ static int set_capacity(const struct cli_options *o, struct cli_job *job, uint32
     return CLI_OK;
 }
 
-/* ------------------------------------------------------------------------------------------ make */
+/* ----------------------------------------------------------------------------------------- make */
 
 static int choose_ranks(const struct cli_options *o, struct cli_job *job)
 {
@@ -328,6 +338,8 @@ static int choose_ranks(const struct cli_options *o, struct cli_job *job)
     job->deadline_us = 10000000;
     if (rc == CLI_OK && o->deadline != NULL)
         rc = cli_duration_parse(o->deadline, &job->deadline_us);
+    if (job->config.deadline_us != 0) /* AFD_DEADLINE_MS */
+        job->deadline_us = job->config.deadline_us;
     return rc;
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "sim.h"
 
 static const struct {
     const char *name;
@@ -13,6 +14,7 @@ static const struct {
 } verbs[] = {
     {"run", "run a job on this machine, or one rank of it, and check every value", cli_run_main},
     {"bench", "measure arms against each other", cli_bench_main},
+    {"sim", "prove the protocol: seeded schedules of a whole job in one thread", cli_sim_main},
     {"memory", "what a configuration needs, per rank and region", cli_memory_main},
     {"info", "this build, and what this machine offers", cli_info_main},
 };
@@ -44,5 +46,6 @@ int main(int argc, const char **argv)
     for (size_t i = 0; i < VERB_COUNT; i++)
         if (strcmp(verb, verbs[i].name) == 0)
             return verbs[i].main(argc - 1, argv + 1);
-    return cli_error(CLI_USAGE, "\"%s\" is no verb; there are run, bench, memory and info", verb);
+    print_help(stderr);
+    return cli_error(CLI_USAGE, "\"%s\" is no verb", verb);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* memory.c - the verb `memory`: what a configuration needs, per rank and region, without running it. */
+/* memory.c - the verb `memory`: what a configuration needs, per rank and region, without running
+ * it. */
 
 #include <jansson.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* parse.c - the small languages of the command line: layouts, token lists, durations, placements. */
+/* parse.c - the small languages of the command line: layouts, token lists, durations, placements.
+ */
 
 #include <ctype.h>
 #include <errno.h>
@@ -8,6 +9,9 @@
 #include <string.h>
 
 #include "cli.h"
+
+#define DEADLINE_MIN_US 1000u
+#define DEADLINE_MAX_US 3600000000ull
 
 /* A decimal number at *text, which moves behind it. 0 if there is none or it is too large. */
 static int number(const char **text, uint64_t most, uint64_t *value_out)
@@ -25,7 +29,16 @@ static int number(const char **text, uint64_t most, uint64_t *value_out)
     return 1;
 }
 
-/* ---------------------------------------------------------------------------------------- layout */
+int cli_number_parse(const char *text, uint64_t most, uint64_t *value_out)
+{
+    uint64_t value;
+    if (!number(&text, most, &value) || *text != '\0')
+        return -1;
+    *value_out = value;
+    return 0;
+}
+
+/* --------------------------------------------------------------------------------------- layout */
 
 static void number_ranks(struct cli_layout *layout)
 {
@@ -44,15 +57,15 @@ int cli_layout_parse(const char *text, struct cli_layout *layout_out)
     uint64_t ffn_ranks = 0;
     uint64_t per_domain = 0;
     struct cli_layout *l = layout_out;
-    if (!number(&at, CLI_WORLD_MAX, &sources) || *at++ != 'A' ||
-        !number(&at, CLI_WORLD_MAX, &ffn_ranks) || *at++ != 'F')
+    if (!number(&at, UINT32_MAX, &sources) || *at++ != 'A' ||
+        !number(&at, UINT32_MAX, &ffn_ranks) || *at++ != 'F')
         goto bad;
     if (*at == '@') {
         at++;
-        if (!number(&at, CLI_WORLD_MAX, &per_domain) || per_domain == 0)
+        if (!number(&at, UINT32_MAX, &per_domain) || per_domain == 0)
             goto bad;
     }
-    if (*at != '\0')
+    if (*at != '\0' || strlen(text) >= sizeof(l->name))
         goto bad;
     if (sources == 0 || ffn_ranks == 0 || sources + ffn_ranks > CLI_WORLD_MAX)
         return cli_error(
@@ -96,7 +109,7 @@ int cli_layout_from_roles(const char *text, struct cli_layout *layout_out)
     return CLI_OK;
 }
 
-/* ---------------------------------------------------------------------------------------- tokens */
+/* --------------------------------------------------------------------------------------- tokens */
 
 static int add_size(uint64_t value, uint32_t *sizes, uint32_t *count)
 {
@@ -141,7 +154,7 @@ int cli_tokens_parse(const char *text, uint32_t *sizes_out, uint32_t *count_out)
         } else {
             rc = add_size(low, sizes_out, count_out);
         }
-    } while (rc == CLI_OK && *at == ',' && *++at != '\0');
+    } while (rc == CLI_OK && *at == ',' && at++ != NULL);
     if (rc != CLI_OK || *at == '\0')
         return rc;
 bad:
@@ -150,7 +163,7 @@ bad:
                      AFD_CAPACITY_MAX);
 }
 
-/* ------------------------------------------------------------------------------------- durations */
+/* ------------------------------------------------------------------------------------ durations */
 
 int cli_duration_parse(const char *text, uint64_t *us_out)
 {
@@ -164,14 +177,18 @@ int cli_duration_parse(const char *text, uint64_t *us_out)
         for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
             if (strcmp(at, units[i].unit) != 0)
                 continue;
-            *us_out = value * units[i].us;
+            value *= units[i].us;
+            if (value < DEADLINE_MIN_US || value > DEADLINE_MAX_US)
+                return cli_error(CLI_USAGE, "duration %s is %llu us; it must be %u .. %llu us",
+                                 text, (unsigned long long)value, DEADLINE_MIN_US, DEADLINE_MAX_US);
+            *us_out = value;
             return CLI_OK;
         }
     }
     return cli_error(CLI_USAGE, "duration \"%s\" is not like 3s, 500ms, 250us or 2m", text);
 }
 
-/* ------------------------------------------------------------------------------------- placement */
+/* ------------------------------------------------------------------------------------ placement */
 
 int cli_placement_parse(const char *text, size_t length, uint32_t experts, uint32_t ffn_ranks,
                         uint32_t *placement_out, char *error, size_t error_bytes)
@@ -192,7 +209,8 @@ int cli_placement_parse(const char *text, size_t length, uint32_t experts, uint3
         }
         for (; at < length && isdigit((unsigned char)text[at]) && digits < 10; digits++)
             value = value * 10 + (uint64_t)(text[at++] - '0');
-        if (digits == 0 || value >= ffn_ranks) {
+        if (digits == 0 || value >= ffn_ranks ||
+            (at < length && text[at] != '#' && !isspace((unsigned char)text[at]))) {
             snprintf(error, error_bytes,
                      "entry %u of the placement is not a number below the %u FFN ranks", count,
                      ffn_ranks);

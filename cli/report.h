@@ -6,5 +6,9 @@
 #include "launch.h"
 
 void cli_report(const struct cli_job *job, const struct cli_results *results);
+/* Of all ranks that reported here. */
+uint64_t cli_mismatches(const struct cli_job *job, const struct cli_results *results);
+/* "words" or "rows": what an enum afd_variant means on CPUs. */
+const char *cli_variant_name(uint32_t variant);
 
 #endif

@@ -25,7 +25,9 @@ static int parse_header(const uint8_t *bytes, size_t length, struct cli_trace *t
     uint64_t want;
     if (length < HEADER_BYTES || memcmp(bytes, "RTR1", 4) != 0) {
         snprintf(error, error_bytes,
-                 "not an RTR1 trace: %zu bytes, and the first 4 are not \"RTR1\"", length);
+                 "not an RTR1 trace: it has %zu bytes (a header has %u), and its first 4 %s",
+                 length, HEADER_BYTES,
+                 length >= 4 && memcmp(bytes, "RTR1", 4) == 0 ? "are right" : "are not \"RTR1\"");
         return -1;
     }
     trace->tokens = u32_at(bytes, 4);
