@@ -42,6 +42,9 @@ static int check_tokens(const struct afd_buffer *buffer, const struct afd_tokens
     if (count > shape->capacity)
         return afd_error_set(AFD_ECAPACITY, "rank %u dispatches %u tokens, but the capacity is %u",
                              buffer->group->config.rank, count, shape->capacity);
+    rc = afd_call_check_array("device_count", tokens->device_count, 4, 0);
+    if (rc != 0)
+        return rc;
     if (tokens->device_count != NULL && *tokens->device_count > count)
         return afd_error_set(AFD_ECAPACITY,
                              "rank %u: device_count is %u, but its bound (count) is %u",
@@ -67,7 +70,8 @@ static int check_tokens(const struct afd_buffer *buffer, const struct afd_tokens
 /* Words for T tokens, if they fit and this rank wants them. */
 static int wants_words(const struct afd_buffer *buffer, uint32_t variant, uint32_t tokens)
 {
-    return variant == AFD_VARIANT_WORDS && tokens <= buffer->plan.shape.words_tokens;
+    uint32_t most = buffer->plan.shape.words_tokens;
+    return variant == AFD_VARIANT_WORDS && most != 0 && tokens <= most;
 }
 
 static void fill_dispatch(struct afd_buffer *buffer, uint32_t stage,

@@ -193,6 +193,9 @@ static void arrays_of_dispatch_are_checked(void **state)
     t.weights = (const float *)(const void *)((const uint8_t *)legal.weights + 1);
     CHECK_SENTENCE(dispatch(&legal, &t), AFD_EINVAL, "weights is at", "multiple of 4");
     t = legal.tokens;
+    t.device_count = (const uint32_t *)(const void *)((const uint8_t *)legal.ids32 + 1);
+    CHECK_SENTENCE(dispatch(&legal, &t), AFD_EINVAL, "device_count is at", "multiple of 4");
+    t = legal.tokens;
     t.id_type = 2;
     CHECK_SENTENCE(dispatch(&legal, &t), AFD_EINVAL, "id_type is 2");
     CHECK_SENTENCE(dispatch(&legal, NULL), AFD_EINVAL, "tokens is NULL");
@@ -427,6 +430,20 @@ static void a_view_of_a_reply_in_words_is_refused(void **state)
     verbs_end(&v);
 }
 
+/* Also for a rank without tokens, which is not to differ from the others. */
+static void without_words_any_wanted_variant_gives_views(void **state)
+{
+    struct afd_buffer_config c = verbs_config();
+    (void)state;
+    c.words_tokens = 0;
+    c.variant = c.reply_variant = AFD_VARIANT_WORDS;
+    verbs_begin(&v, "FAA", &c);
+    v.job.options.view = 1;
+    verbs_work(&v);
+    v.tokens[0] = 0;
+    verbs_end(&v);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -444,6 +461,7 @@ int main(void)
         cmocka_unit_test(outputs_of_collect_are_checked),
         cmocka_unit_test(a_view_needs_one_ffn_rank_and_no_bias),
         cmocka_unit_test(a_view_of_a_reply_in_words_is_refused),
+        cmocka_unit_test(without_words_any_wanted_variant_gives_views),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,14 +11,20 @@
  *                                             ... the caller's expert GEMMs ...
  *     afd_collect   <-- reduced rows --       afd_reply     a token's local rows summed, sent back
  *
- * Rules that hold for every function here: - Returns 0 on success and a negative AFD_E* code on
- *  failure; afd_last_error() then has one sentence that names both values and the rank that has
- *  them. The library never exits or prints. - Outputs (arguments named *_out, and the fields said
- *  to be outputs) are written on success only. - One thread at a time may use a group and its
- *  buffers; different groups are independent. afd_group_abort() alone may be called from any
- *  thread, at any time. - Nothing between afd_buffer_create() and afd_buffer_close() allocates,
- *  locks or makes a system call on the data path; only a wait that is not satisfied soon yields to
- *  the operating system.
+ * Rules that hold for every function here:
+ *
+ *  - Returns 0 on success and a negative AFD_E* code on failure; afd_last_error() then has one
+ *    sentence that names both values and the rank that has them. Nothing that a caller, a peer or
+ *    the system does makes the library exit or print; only a broken invariant of its own aborts.
+ *
+ *  - Outputs (arguments named *_out, and the fields said to be outputs) are written on success
+ *    only.
+ *
+ *  - One thread at a time may use a group and its buffers; different groups are independent.
+ *    afd_group_abort() alone may be called from any thread, at any time.
+ *
+ *  - Nothing between afd_buffer_create() and afd_buffer_close() allocates, locks or makes a system
+ *    call on the data path; only a wait that is not satisfied soon yields to the operating system.
  */
 #ifndef AFD_AFD_H
 #define AFD_AFD_H

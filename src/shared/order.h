@@ -6,9 +6,12 @@
  *
  *   - a 64-bit WORD is released (or added to) by one rank and acquired by another: what the
  *     writer's block did before its release is visible after the acquire. The writer's block calls
- *     afd_block_sync() first, so that one thread's release covers all of them. - a self-validating
- *     LL WORD carries 12 bytes and a 32-bit tag in one single-copy-atomic access: a valid tag
- *     vouches for its own 12 bytes and for nothing else. - ROWS are plain bytes, ordered by a word.
+ *     afd_block_sync() first, so that one thread's release covers all of them.
+ *
+ *   - a self-validating LL WORD carries 12 bytes and a 32-bit tag in one single-copy-atomic access:
+ *     a valid tag vouches for its own 12 bytes and for nothing else.
+ *
+ *   - ROWS are plain bytes, ordered by a word.
  *
  * On a GPU an LL word is ld/st.relaxed.sys.b128 (a v4.b32 access is not one atomic access). A CPU
  * has no portable 16-byte atomic load: it stores the low half, then releases the half with the tag,
