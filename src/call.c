@@ -66,10 +66,11 @@ int afd_call_leave(struct afd_buffer *buffer, int rc)
 int afd_call_run(struct afd_buffer *buffer, afd_inline_step step, const void *args)
 {
     struct afd_control *own = afd_buffer_control(buffer, buffer->group->config.rank);
-    int complete = afd_inline_run(&buffer->inl, step, args);
+    int rc = afd_inline_run(&buffer->inl, step, args) ? 0 : afd_buffer_fail(buffer);
     if (__atomic_load_n(&own->waiting, __ATOMIC_RELAXED) != 0)
+        /* pairs with waiting_of() in fault.c: whoever sees it sees the fault told before */
         __atomic_store_n(&own->waiting, 0, __ATOMIC_RELEASE);
-    return complete ? 0 : afd_buffer_fail(buffer);
+    return rc;
 }
 
 int afd_call_check_stream(const void *stream)

@@ -46,7 +46,7 @@ void afd_buffer_publish_abort(struct afd_buffer *buffer)
 }
 
 /* Takes over a fault that a peer published to this rank. 1 if there was one. */
-static int adopt(struct afd_buffer *buffer)
+static int adopt(struct afd_buffer *buffer, struct afd_verdict *verdict_out)
 {
     struct afd_control *own = afd_buffer_control(buffer, buffer->group->config.rank);
     for (uint32_t r = 0; r < buffer->group->config.world; r++) {
@@ -55,6 +55,8 @@ static int adopt(struct afd_buffer *buffer)
             continue; /* pairs with publish_to() */
         buffer->fault = slot->fault;
         buffer->adopted = 1;
+        verdict_out->code = buffer->fault.code;
+        verdict_out->rank = buffer->fault.rank;
         return 1;
     }
     return 0;
@@ -64,6 +66,7 @@ static int adopt(struct afd_buffer *buffer)
 
 static uint64_t waiting_of(const struct afd_buffer *buffer, uint32_t rank)
 {
+    /* pairs with afd_call_run() */
     return __atomic_load_n(&afd_buffer_control(buffer, rank)->waiting, __ATOMIC_ACQUIRE);
 }
 
@@ -92,24 +95,46 @@ static uint32_t absent(const struct afd_buffer *buffer, uint32_t at)
     return elsewhere;
 }
 
-/* From the awaited peer along "waits for" to a rank that waits for nobody, or back to a rank
- * seen. */
+/* In a ring of ranks that wait for each other: the one that the oldest exchange waits for, which
+ * the others have behind them. Of several, whom rank `at` waits for, else the first. */
+static uint32_t laggard(const struct afd_buffer *buffer, uint32_t at)
+{
+    uint32_t world = buffer->group->config.world;
+    uint64_t oldest = waiting_of(buffer, at);
+    uint32_t blamed = afd_waiting_peer(oldest);
+    for (uint32_t hops = 0; hops < world; hops++) {
+        uint64_t waiting = waiting_of(buffer, at);
+        uint32_t next = afd_waiting_peer(waiting);
+        if (waiting == 0 || next >= world)
+            return at; /* it got on just now */
+        /* the low bits of epochs, which wrap */
+        if ((int32_t)((uint32_t)waiting - (uint32_t)oldest) < 0) {
+            oldest = waiting;
+            blamed = next;
+        }
+        at = next;
+    }
+    return blamed;
+}
+
+/* From the awaited peer along "waits for" to a rank that waits for nobody, or around a ring. */
 static uint32_t culprit(const struct afd_buffer *buffer, uint32_t peer)
 {
     uint32_t world = buffer->group->config.world;
+    uint32_t me = buffer->group->config.rank;
     uint32_t at = peer;
     if (peer == AFD_WAIT_ALL_RANKS)
-        return absent(buffer, buffer->group->config.rank);
-    for (uint32_t hops = 0; hops < world; hops++) {
+        return absent(buffer, me);
+    for (uint32_t hops = 0; hops < world && at != me; hops++) {
         uint64_t waiting = waiting_of(buffer, at);
         uint32_t next = afd_waiting_peer(waiting);
         if (waiting != 0 && next == AFD_WAIT_ALL_RANKS)
             return absent(buffer, at);
-        if (waiting == 0 || next >= world || next == buffer->group->config.rank)
+        if (waiting == 0 || next >= world)
             return at;
         at = next;
     }
-    return peer;
+    return laggard(buffer, at);
 }
 
 static int peer_closed(const struct afd_buffer *buffer, uint32_t peer)
@@ -140,11 +165,8 @@ struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, 
             &afd_buffer_control(buffer, me)->waiting,
             afd_waiting_pack(buffer->running_phase, buffer->running_stage, wait->peer, epoch),
             __ATOMIC_RELEASE);
-    if (adopt(buffer)) {
-        verdict.code = buffer->fault.code;
-        verdict.rank = buffer->fault.rank;
+    if (adopt(buffer, &verdict))
         return verdict;
-    }
     if (afd_group_is_aborted(buffer->group)) {
         verdict.code = AFD_EABORTED;
         verdict.rank = me;
@@ -168,6 +190,8 @@ struct afd_verdict afd_buffer_watch(void *context, const struct afd_wait *wait, 
     verdict.code = AFD_EPEER;
     if (wait->peer < world || wait->peer == AFD_WAIT_ALL_RANKS)
         verdict.rank = culprit(buffer, wait->peer);
+    /* one of them may wait no more because it has failed: it told why before */
+    (void)adopt(buffer, &verdict);
     return verdict;
 }
 
@@ -287,11 +311,27 @@ static void fill_from_trouble(struct afd_buffer *buffer)
     f->seen = t->seen;
 }
 
+/* The buffer fails. What its next receives would have brought reads as nothing; a batch that the
+ * caller has in hand stays. */
+static void give_up(struct afd_buffer *buffer)
+{
+    const struct afd_plan *plan = &buffer->plan;
+    buffer->failed = 1;
+    for (uint32_t s = 0; plan->role == AFD_ROLE_FFN && s < plan->shape.stages; s++) {
+        uint32_t *counts = afd_buffer_private(buffer, AFD_PRIVATE_COUNTS, s);
+        uint32_t *offsets = afd_buffer_private(buffer, AFD_PRIVATE_OFFSETS, s);
+        if (buffer->stage[s].open)
+            continue;
+        memset(counts, 0, plan->local_experts * sizeof(*counts));
+        memset(offsets, 0, (plan->local_experts + 1ull) * sizeof(*offsets));
+    }
+}
+
 int afd_buffer_fail(struct afd_buffer *buffer)
 {
     if (!buffer->adopted)
         fill_from_trouble(buffer);
-    buffer->failed = 1;
+    give_up(buffer);
     publish(buffer, &buffer->fault);
     return say(buffer, &buffer->fault);
 }
@@ -302,7 +342,7 @@ void afd_buffer_fail_aborted(struct afd_buffer *buffer)
     buffer->fault.code = AFD_EABORTED;
     buffer->fault.rank = buffer->fault.reporter = buffer->group->config.rank;
     buffer->fault.peer = UINT32_MAX;
-    buffer->failed = 1;
+    give_up(buffer);
 }
 
 int afd_buffer_failed_again(const struct afd_buffer *buffer)

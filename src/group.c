@@ -207,6 +207,9 @@ void afd_group_add_buffer(struct afd_group *group, struct afd_buffer *buffer)
     AFD_ASSERT(slot < AFD_GROUP_BUFFERS_MAX);
     __atomic_store_n(&group->buffers[slot], buffer, __ATOMIC_SEQ_CST);
     group->buffer_count++;
+    /* pairs with afd_group_abort(): one that came too early to see the buffer is seen here */
+    if (__atomic_load_n(&group->aborted, __ATOMIC_SEQ_CST) != 0)
+        afd_buffer_publish_abort(buffer);
 }
 
 void afd_group_remove_buffer(struct afd_group *group, struct afd_buffer *buffer)

@@ -28,16 +28,18 @@ static void relax(void)
 #endif
 }
 
-/* A wait that lasts: gives the processor away and asks the watch. Returns 0 to leave. */
+/* A wait that lasts: gives the processor away and asks the watch. looked_us is next_watch_us when
+ * this block looked: another block may have asked since. Returns 0 to leave. */
 static int32_t wait_longer(struct afd_inline *inl, const struct afd_lane *lane,
-                           const struct afd_wait *wait, uint64_t seen)
+                           const struct afd_wait *wait, uint64_t seen, uint64_t looked_us)
 {
     uint64_t now = afd_clock_us();
     if (inl->wait_start_us == 0) {
         inl->wait_start_us = now;
         inl->next_watch_us = now + WATCH_EVERY_US;
     }
-    if (inl->verdict.code != 0 && inl->verdict_of.peer == wait->peer &&
+    if (inl->verdict.code != 0 && inl->next_watch_us == looked_us &&
+        inl->verdict_of.peer == wait->peer &&
         inl->verdict_of.kind == wait->kind) { /* the look after it was in vain as well */
         afd_trouble_report(*lane, inl->verdict.code, inl->verdict.rank, *wait, seen);
         return 0;
@@ -62,6 +64,7 @@ static int32_t pause_inline(const struct afd_lane *lane, const struct afd_wait *
                             uint64_t round)
 {
     struct afd_inline *inl = lane->exec->owner;
+    uint64_t looked_us = inl->next_watch_us;
     if (afd_trouble_seen(*lane))
         return 0;
     if (round == 0) { /* a new wait: the block got on */
@@ -81,7 +84,7 @@ static int32_t pause_inline(const struct afd_lane *lane, const struct afd_wait *
         relax();
         return 1;
     }
-    return wait_longer(inl, lane, wait, seen);
+    return wait_longer(inl, lane, wait, seen, looked_us);
 }
 
 int afd_inline_init(struct afd_inline *inl, uint32_t blocks, uint32_t spin_rounds,
